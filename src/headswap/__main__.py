@@ -1,0 +1,3 @@
+from headswap.cli import main
+
+main()

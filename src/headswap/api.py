@@ -1,0 +1,86 @@
+"""The Python interface: what the commands do, in a few lines of your own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from headswap import config, pipeline
+from headswap import settings as settings_module
+from headswap.progress import Reporter, Silent
+from headswap.run import Run
+from headswap.settings import Settings
+from headswap.types import Table
+from headswap.use import Trained
+
+Paths = str | Path | Sequence[str | Path]
+
+
+def train(
+    objective: str,
+    data: Paths,
+    *,
+    out: str | Path,
+    recipe: str | None = None,
+    base: str | Path | None = None,
+    valid: Paths = (),
+    test: Paths = (),
+    changes: Sequence[str | Table] = (),
+    device: str = "auto",
+    report: Reporter | None = None,
+) -> Trained:
+    """Train a new run and load it. ``changes`` are settings such as ``"train.lr=1e-3"``."""
+    report = report or Silent()
+    settings = plan(objective, data, recipe, base, valid, test, changes)
+    run = pipeline.create(settings, Path(out), report)
+    return Trained(pipeline.execute(run, report, device), device)
+
+
+def resume(
+    run: str | Path,
+    *,
+    device: str = "auto",
+    data: str | Path | None = None,
+    report: Reporter | None = None,
+) -> Trained:
+    """Bring an interrupted run to its end and load it."""
+    folder = None if data is None else Path(data)
+    done = pipeline.execute(Run.open(Path(run)), report or Silent(), device, folder)
+    return Trained(done, device)
+
+
+def load(run: str | Path, *, device: str = "auto") -> Trained:
+    """A finished run, ready to predict, evaluate and generate."""
+    return Trained(Run.open(Path(run)), device)
+
+
+def plan(
+    objective: str,
+    data: Paths = (),
+    recipe: str | None = None,
+    base: str | Path | None = None,
+    valid: Paths = (),
+    test: Paths = (),
+    changes: Sequence[str | Table] = (),
+) -> Settings:
+    """The settings that ``train`` would run with."""
+    base_settings = None
+    sources: Table = {"train": _paths(data), "valid": _paths(valid), "test": _paths(test)}
+    if base is not None:
+        base_run = Run.open(Path(base))
+        base_run.check_finished()
+        base_settings = settings_module.from_table(base_run.settings())
+        sources["base"] = str(base)
+    tables = [
+        config.parse_assignment(change) if isinstance(change, str) else change
+        for change in changes
+    ]
+    return settings_module.resolve(
+        objective, recipe, [{"data": sources}, *tables], base=base_settings
+    )
+
+
+def _paths(paths: Paths) -> list[str]:
+    if isinstance(paths, str | Path):
+        return [str(paths)]
+    return [str(path) for path in paths]

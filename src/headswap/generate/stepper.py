@@ -1,0 +1,70 @@
+"""One token at a time, with a key-value cache."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headswap.errors import UsageError
+from headswap.nn.attention import Cache
+from headswap.nn.model import Model
+from headswap.nn.visibility import Inputs, Visibility
+from headswap.objectives.base import pad_rows
+from headswap.types import Ids
+
+
+class Stepper:
+    """All that a search strategy knows: the scores of the next token, and how to move on.
+
+    Rows may have prompts of different lengths; none sees another, and none is padded on the
+    left, so each row's positions are its own.
+    """
+
+    def __init__(self, model: Model, prompts: Sequence[Ids], steps: int, head: str) -> None:
+        if not prompts or any(len(prompt) == 0 for prompt in prompts):
+            raise UsageError("a prompt is empty", fix="begin it with at least one token")
+        self._model, self._head = model, model.heads[head]
+        lengths = [len(prompt) for prompt in prompts]
+        stack = model.backbone.stack
+        self._lengths_B = torch.tensor(lengths, device=model.device)
+        room = max(lengths) + steps
+        if stack.positions == "learned" and room > stack.length:
+            raise UsageError(
+                f"{max(lengths)} tokens of prompt and {steps} more do not fit in the model's "
+                f"{stack.length} positions",
+                fix="shorten the prompt or ask for fewer tokens",
+            )
+        dtype = model.backbone.embedding.weight.dtype
+        self._cache = Cache(stack, len(prompts), room, model.device, dtype)
+        ids = torch.from_numpy(pad_rows(prompts, 0)).to(model.device)
+        model.backbone.check(ids)
+        places = torch.arange(ids.shape[1], device=model.device).expand(len(prompts), -1)
+        hidden_BTD = self._forward(ids, places)
+        rows = torch.arange(len(prompts), device=model.device)
+        self.logits_BV: Tensor = self._head(hidden_BTD[rows, self._lengths_B - 1]).float()
+
+    def step(self, chosen_B: Tensor) -> Tensor:
+        """Append one token to each row; the scores of what follows."""
+        hidden_BTD = self._forward(chosen_B[:, None], self._lengths_B[:, None])
+        self._lengths_B = self._lengths_B + 1
+        self.logits_BV = self._head(hidden_BTD[:, 0]).float()
+        return self.logits_BV
+
+    def select(self, rows_B: Tensor) -> None:
+        """Keep these rows, in this order: drops finished ones, reorders beams."""
+        self._cache.select(rows_B)
+        self._lengths_B = self._lengths_B[rows_B]
+        self.logits_BV = self.logits_BV[rows_B]
+
+    @torch.no_grad()
+    def _forward(self, ids_BT: Tensor, places_BT: Tensor) -> Tensor:
+        inputs = Inputs(ids_BT, Visibility("causal", places_BT=places_BT), places_BT)
+        hidden_BTD: Tensor = self._model.backbone(inputs, self._cache)
+        return hidden_BTD
+
+
+def prompt_ids(ids: Ids, start: int) -> Ids:
+    return np.concatenate([[start], ids]).astype(np.int64)

@@ -1,0 +1,1 @@
+"""The parts of a model: visibility, attention, layers, backbone, heads."""

@@ -1,0 +1,81 @@
+"""The backbone: ids to hidden states. It sees no targets and knows no task."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from headswap.errors import DataError
+from headswap.nn.attention import Cache, Rotation, rotary_angles
+from headswap.nn.layers import Layer, make_norm
+from headswap.nn.spec import Stack
+from headswap.nn.visibility import Inputs
+
+
+class Backbone(nn.Module):
+    def __init__(self, stack: Stack, vocabulary: int) -> None:
+        super().__init__()
+        self.stack, self.vocabulary = stack, vocabulary
+        self.embedding = nn.Embedding(vocabulary, stack.width)
+        if stack.positions == "learned":
+            self.position_embedding = nn.Embedding(stack.length, stack.width)
+        self.embedding_norm = make_norm(stack) if stack.embedding_norm else nn.Identity()
+        self.dropout = nn.Dropout(stack.dropout)
+        self.layers = nn.ModuleList(Layer(stack, index) for index in range(stack.layers))
+        self.final_norm = make_norm(stack) if stack.final_norm else nn.Identity()
+
+    def forward(self, inputs: Inputs, cache: Cache | None = None) -> Tensor:
+        """hidden_BTD. With a cache, ``inputs`` are the new tokens only."""
+        ids_BT = inputs.ids_BT
+        positions_BT = inputs.positions_BT
+        if positions_BT is None:
+            positions_BT = torch.arange(ids_BT.shape[1], device=ids_BT.device)[None]
+        keys = ids_BT.shape[1] if cache is None else cache.size
+        mask = inputs.visibility.kernel(ids_BT.shape[1], keys, ids_BT.device)
+        x_BTD = self.embed(ids_BT, positions_BT)
+        rotation = self._rotation(positions_BT)
+        places_BT = inputs.visibility.places_BT
+        for layer in self.layers:
+            x_BTD = layer(x_BTD, mask, rotation, cache, places_BT)
+        hidden_BTD: Tensor = self.final_norm(x_BTD)
+        return hidden_BTD
+
+    def embed(self, ids_BT: Tensor, positions_BT: Tensor) -> Tensor:
+        x_BTD: Tensor = self.embedding(ids_BT)
+        if self.stack.scale_embedding:
+            x_BTD = x_BTD * math.sqrt(self.stack.width)
+        if self.stack.positions == "sinusoidal":
+            x_BTD = x_BTD + sinusoid(positions_BT, self.stack.width).to(x_BTD.dtype)
+        elif self.stack.positions == "learned":
+            x_BTD = x_BTD + self.position_embedding(positions_BT)
+        return self.dropout(self.embedding_norm(x_BTD))  # type: ignore[no-any-return]
+
+    def check(self, ids_BT: Tensor) -> None:
+        """Refuse ids outside the vocabulary before a GPU turns them into an assert."""
+        if ids_BT.numel() and not 0 <= int(ids_BT.min()) <= int(ids_BT.max()) < self.vocabulary:
+            raise DataError(
+                f"a token id lies outside the vocabulary of {self.vocabulary}",
+                fix="was this text encoded with another tokenizer?",
+            )
+
+    def depth(self, name: str) -> int:
+        """How deep a parameter lies below the heads: 1 for the top layer and final norm."""
+        if name.startswith("layers."):
+            return self.stack.layers - int(name.split(".")[1])
+        return 1 if name.startswith("final_norm") else self.stack.layers + 1
+
+    def _rotation(self, positions_BT: Tensor) -> Rotation | None:
+        if self.stack.positions != "rotary":
+            return None
+        head_width = self.stack.width // self.stack.heads
+        return rotary_angles(positions_BT, head_width, self.stack.rotary_base)
+
+
+def sinusoid(positions_BT: Tensor, width: int) -> Tensor:
+    """Vaswani et al. 2017, section 3.5: sines at even places, cosines at odd ones."""
+    steps = torch.arange(0, width, 2, device=positions_BT.device, dtype=torch.float32)
+    angles = positions_BT[..., None].float() * torch.exp(steps * (-math.log(10_000.0) / width))
+    table = torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)
+    return table[..., :width]

@@ -1,0 +1,149 @@
+"""Heads: hidden states to scores. A head never sees more positions than are scored."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from headswap.nn.spec import ClassifierSpec, HeadSpec, LanguageModelSpec
+
+CHUNK_ROWS = {"cpu": 512, "cuda": 8192}
+
+
+class LanguageModelHead(nn.Module):
+    """One score for each token of the vocabulary."""
+
+    def __init__(self, spec: LanguageModelSpec, embedding: nn.Embedding | None) -> None:
+        super().__init__()
+        self.spec = spec
+        if spec.tied:
+            assert embedding is not None
+            self.weight = embedding.weight
+        else:
+            self.weight = nn.Parameter(torch.empty(spec.vocabulary, spec.width))
+        self.bias = nn.Parameter(torch.empty(spec.vocabulary)) if spec.bias else None
+
+    def forward(self, x_ND: Tensor) -> Tensor:
+        """Logits of a few rows, as when decoding."""
+        return F.linear(x_ND, self.weight, self.bias)
+
+    def losses(
+        self, x_ND: Tensor, targets_N: Tensor, weights_N: Tensor, smoothing: float = 0.0
+    ) -> tuple[Tensor, Tensor]:
+        """The weighted sum of cross-entropies, and each row's own (without gradient)."""
+        rows = CHUNK_ROWS.get(x_ND.device.type, 512)
+        total, each_N = _ChunkedCrossEntropy.apply(
+            x_ND, self.weight, self.bias, targets_N, weights_N, smoothing, rows
+        )
+        return total, each_N
+
+
+class ClassifierHead(nn.Module):
+    """Pools a text's vectors into one and scores the classes."""
+
+    def __init__(self, spec: ClassifierSpec) -> None:
+        super().__init__()
+        self.spec = spec
+        if spec.dense:
+            self.dense = nn.Linear(spec.pooled, spec.width)
+        inner = spec.width if spec.dense else spec.pooled
+        self.out = nn.Linear(inner, spec.classes, bias=spec.bias)
+
+    def forward(self, hidden_BTD: Tensor, lengths_B: Tensor) -> Tensor:
+        pooled = pool(hidden_BTD, lengths_B, self.spec.pool)
+        if self.spec.dense:
+            pooled = F.gelu(self.dense(pooled))
+        logits_BC: Tensor = self.out(pooled)
+        return logits_BC
+
+
+def pool(hidden_BTD: Tensor, lengths_B: Tensor, how: str) -> Tensor:
+    """One vector a text, from its real tokens only."""
+    rows = torch.arange(len(hidden_BTD), device=hidden_BTD.device)
+    inside_BT1 = (
+        torch.arange(hidden_BTD.shape[1], device=hidden_BTD.device) < lengths_B[:, None]
+    )[..., None]
+    if how == "first":
+        return hidden_BTD[:, 0]
+    if how == "last":
+        return hidden_BTD[rows, lengths_B - 1]
+    if how == "mean":
+        return hidden_BTD.where(inside_BT1, 0).sum(1) / lengths_B[:, None]
+    if how == "max":
+        return hidden_BTD.masked_fill(~inside_BT1, float("-inf")).amax(1)
+    parts = [pool(hidden_BTD, lengths_B, name) for name in ("mean", "max", "first")]
+    return torch.cat(parts, dim=-1)
+
+
+def make_head(spec: HeadSpec, embedding: nn.Embedding) -> nn.Module:
+    if isinstance(spec, LanguageModelSpec):
+        return LanguageModelHead(spec, embedding)
+    return ClassifierHead(spec)
+
+
+class _ChunkedCrossEntropy(torch.autograd.Function):
+    """Cross-entropy of x·Wᵀ + b against targets, a few rows at a time.
+
+    The gradients are made in the forward pass, while a chunk's logits are at hand, so no
+    more than one chunk of logits exists at any time and nothing is computed twice.
+    """
+
+    @staticmethod
+    def forward(  # type: ignore[override]
+        ctx: Any,
+        x_ND: Tensor,
+        weight_VD: Tensor,
+        bias_V: Tensor | None,
+        targets_N: Tensor,
+        weights_N: Tensor,
+        smoothing: float,
+        rows: int,
+    ) -> tuple[Tensor, Tensor]:
+        device = x_ND.device.type
+        low = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x_ND.dtype
+        with torch.autocast(device, enabled=False):
+            weight = weight_VD.to(low)
+            bias = None if bias_V is None else bias_V.to(low)
+            learns = any(ctx.needs_input_grad[:3])
+            grad_x = torch.empty_like(x_ND) if learns else None
+            grad_w = torch.zeros_like(weight_VD) if ctx.needs_input_grad[1] else None
+            grad_b = torch.zeros_like(bias_V) if ctx.needs_input_grad[2] else None  # type: ignore[arg-type]
+            each_N = torch.empty(len(x_ND), device=x_ND.device, dtype=torch.float32)
+            for start in range(0, len(x_ND), rows):
+                part = slice(start, start + rows)
+                x, target = x_ND[part].to(low), targets_N[part, None]
+                logits = F.linear(x, weight, bias).float()
+                normal = logits.logsumexp(-1)
+                hit = logits.gather(1, target)[:, 0]
+                loss = normal - hit
+                if smoothing:
+                    loss = (1 - smoothing) * loss + smoothing * (normal - logits.mean(-1))
+                each_N[part] = loss
+                if not learns:
+                    continue
+                grad = logits.sub_(normal[:, None]).exp_()
+                if smoothing:
+                    grad.sub_(smoothing / grad.shape[1])
+                ones = torch.full_like(target, -1, dtype=grad.dtype) * (1 - smoothing)
+                grad.scatter_add_(1, target, ones)
+                grad.mul_(weights_N[part, None])
+                low_grad = grad.to(low)
+                if grad_x is not None:
+                    grad_x[part] = (low_grad @ weight).to(grad_x.dtype)
+                if grad_w is not None:
+                    grad_w += (low_grad.T @ x).to(grad_w.dtype)
+                if grad_b is not None:
+                    grad_b += grad.sum(0).to(grad_b.dtype)
+            ctx.save_for_backward(grad_x, grad_w, grad_b)
+            ctx.mark_non_differentiable(each_N)
+            return (each_N * weights_N).sum(), each_N
+
+    @staticmethod
+    def backward(ctx: Any, grad_total: Tensor, _: Tensor) -> Any:  # type: ignore[override]
+        scaled = [
+            None if grad is None else grad.mul_(grad_total) for grad in ctx.saved_tensors
+        ]
+        return (*scaled, None, None, None, None)

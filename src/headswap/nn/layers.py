@@ -1,0 +1,80 @@
+"""The Transformer layer: attention and a feed-forward, each with a norm and a shortcut."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from headswap.nn.attention import Attention, Cache, Rotation
+from headswap.nn.spec import Stack
+from headswap.nn.visibility import KernelMask
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "silu": F.silu,
+}
+
+
+def make_norm(stack: Stack) -> nn.Module:
+    if stack.norm == "layer":
+        return nn.LayerNorm(stack.width, eps=stack.norm_epsilon)
+    return nn.RMSNorm(stack.width, eps=stack.norm_epsilon)
+
+
+class FeedForward(nn.Module):
+    """Two linear layers; gated (Shazeer 2020, equation 6) when the stack says so."""
+
+    def __init__(self, stack: Stack) -> None:
+        super().__init__()
+        self.gated = stack.gated
+        self.activation = ACTIVATIONS[stack.activation]
+        inner = 2 * stack.feedforward if stack.gated else stack.feedforward
+        self.up = nn.Linear(stack.width, inner, bias=stack.bias)
+        self.down = nn.Linear(stack.feedforward, stack.width, bias=stack.bias)
+        self.dropout = nn.Dropout(stack.dropout)
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        inner = self.up(x_BTD)
+        if self.gated:
+            gate, value = inner.chunk(2, dim=-1)
+            inner = self.activation(gate) * value
+        else:
+            inner = self.activation(inner)
+        result: Tensor = self.down(self.dropout(inner))
+        return result
+
+
+class Layer(nn.Module):
+    """Post-norm: norm(x + f(x)), as in 2017. Pre-norm: x + f(norm(x)), as in Llama."""
+
+    def __init__(self, stack: Stack, index: int) -> None:
+        super().__init__()
+        self.attention = Attention(stack, index)
+        self.feedforward = FeedForward(stack)
+        self.attention_norm = make_norm(stack)
+        self.feedforward_norm = make_norm(stack)
+        self.dropout = nn.Dropout(stack.dropout)
+        self.post = stack.norm_at == "post"
+
+    def forward(
+        self,
+        x_BTD: Tensor,
+        mask: KernelMask,
+        rotation: Rotation | None,
+        cache: Cache | None,
+        places_BT: Tensor | None,
+    ) -> Tensor:
+        def attend(x: Tensor) -> Tensor:
+            return self.dropout(self.attention(x, mask, rotation, cache, places_BT))
+
+        def feed(x: Tensor) -> Tensor:
+            return self.dropout(self.feedforward(x))
+
+        if self.post:
+            x_BTD = self.attention_norm(x_BTD + attend(x_BTD))
+            return self.feedforward_norm(x_BTD + feed(x_BTD))  # type: ignore[no-any-return]
+        x_BTD = x_BTD + attend(self.attention_norm(x_BTD))
+        return x_BTD + feed(self.feedforward_norm(x_BTD))

@@ -1,0 +1,122 @@
+"""A model is a backbone and named heads; the heads can be swapped."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from headswap.nn.backbone import Backbone
+from headswap.nn.heads import make_head
+from headswap.nn.spec import HeadSpec, Stack
+from headswap.randomness import derive
+
+COURSE_RANGE = 0.1
+NORMAL_SCALE = 0.02
+
+
+class Model(nn.Module):
+    def __init__(self, stack: Stack, vocabulary: int, heads: Mapping[str, HeadSpec]) -> None:
+        super().__init__()
+        self.backbone = Backbone(stack, vocabulary)
+        self.heads = nn.ModuleDict(
+            {name: make_head(spec, self.backbone.embedding) for name, spec in heads.items()}
+        )
+
+    @property
+    def device(self) -> torch.device:
+        return self.backbone.embedding.weight.device
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Every parameter once, by name: a tied weight belongs to the embedding."""
+        return dict(self.named_parameters(remove_duplicate=True))
+
+
+@dataclass(frozen=True)
+class Carried:
+    """What a head swap kept and what it made anew."""
+
+    tensors: int
+    parameters: int
+    new_tensors: int
+    new_parameters: int
+
+    def __str__(self) -> str:
+        return (
+            f"carried over {self.tensors} tensors ({self.parameters:,} parameters); "
+            f"new head: {self.new_tensors} tensors ({self.new_parameters:,} parameters)"
+        )
+
+
+def swap_head(
+    model: Model, heads: Mapping[str, HeadSpec], *, seed: int = 0, keep: Sequence[str] = ()
+) -> tuple[Model, Carried]:
+    """The same backbone, byte for byte, under new heads drawn from ``seed``.
+
+    A head named in ``keep`` goes along when the old model has it in the same shape.
+    """
+    backbone = model.backbone
+    swapped = Model.__new__(Model)
+    nn.Module.__init__(swapped)
+    swapped.backbone = backbone
+    swapped.heads = nn.ModuleDict()
+    names = {f"backbone.{name}" for name, _ in backbone.named_parameters()}
+    for name, spec in heads.items():
+        old = model.heads[name] if name in keep and name in model.heads else None
+        if old is not None and old.spec == spec:
+            swapped.heads[name] = old
+            names |= {f"heads.{name}.{part}" for part, _ in old.named_parameters()}
+        else:
+            swapped.heads[name] = make_head(spec, backbone.embedding).to(model.device)
+    kept = {name: tensor for name, tensor in swapped.tensors().items() if name in names}
+    fresh = {name: tensor for name, tensor in swapped.tensors().items() if name not in names}
+    _initialise(fresh, backbone.stack, seed)
+    return swapped, Carried(
+        len(kept),
+        sum(tensor.numel() for tensor in kept.values()),
+        len(fresh),
+        sum(tensor.numel() for tensor in fresh.values()),
+    )
+
+
+def new_model(stack: Stack, vocabulary: int, heads: Mapping[str, HeadSpec], *, seed: int) -> Model:
+    """A model with random weights; each tensor's are a function of (seed, its name)."""
+    model = Model(stack, vocabulary, heads)
+    _initialise(model.tensors(), stack, seed)
+    return model
+
+
+@torch.no_grad()
+def _initialise(tensors: Mapping[str, Tensor], stack: Stack, seed: int) -> None:
+    for name, tensor in tensors.items():
+        draw = torch.Generator().manual_seed(derive(seed, "init", name))
+        bound = _uniform_bound(name, tensor, stack) if stack.init == "course" else None
+        if "norm" in name:
+            values = torch.full(tensor.shape, 0.0 if name.endswith("bias") else 1.0)
+        elif bound is not None:
+            values = torch.empty(tensor.shape).uniform_(-bound, bound, generator=draw)
+        elif name.endswith("bias"):
+            values = torch.zeros(tensor.shape)
+        else:
+            scale = NORMAL_SCALE
+            if name.endswith(("attention.out.weight", "feedforward.down.weight")):
+                scale /= math.sqrt(2 * stack.layers)
+            values = torch.empty(tensor.shape).normal_(0, scale, generator=draw)
+        tensor.copy_(values)
+
+
+def _uniform_bound(name: str, tensor: Tensor, stack: Stack) -> float | None:
+    """The ranges of the course's code; inside layers those of torch.nn's own layers."""
+    if "embedding" in name:
+        return COURSE_RANGE
+    if name.startswith("heads."):
+        return None if name.endswith("bias") else COURSE_RANGE
+    if name.endswith("qkv.weight"):
+        return math.sqrt(6 / (tensor.shape[0] + tensor.shape[1]))
+    if ".attention." in name and name.endswith("bias"):
+        return None
+    fan_in = stack.feedforward if ".down." in name else stack.width
+    return 1 / math.sqrt(fan_in)

@@ -1,0 +1,131 @@
+"""What a model is made of, as data. No torch: the ledger counts from these alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from headswap import config
+from headswap.errors import UsageError, did_you_mean
+from headswap.types import Table
+
+
+@dataclass(frozen=True)
+class Stack:
+    """One stack of Transformer layers; its variations are these fields, not subclasses."""
+
+    width: int = 256
+    layers: int = 4
+    heads: int = 4
+    feedforward: int = 1024
+    length: int = 256
+    norm: Literal["layer", "rms"] = "rms"
+    norm_at: Literal["pre", "post"] = "pre"
+    norm_epsilon: float = 1e-6
+    final_norm: bool = True
+    positions: Literal["sinusoidal", "learned", "rotary", "none"] = "rotary"
+    rotary_base: float = 10_000.0
+    activation: Literal["relu", "gelu", "silu"] = "silu"
+    gated: bool = True
+    bias: bool = False
+    qk_norm: bool = False
+    scale_embedding: bool = False
+    embedding_norm: bool = False
+    tied: bool = False
+    head_bias: bool = False
+    dropout: float = 0.0
+    init: Literal["normal", "course"] = "normal"
+
+    def __post_init__(self) -> None:
+        for name in ("width", "layers", "heads", "feedforward", "length"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"model.{name} must be at least 1, not {getattr(self, name)}")
+        if self.width % self.heads:
+            raise UsageError(
+                f"model.width {self.width} is not a multiple of model.heads {self.heads}",
+                fix="change one of them",
+            )
+        if self.positions == "rotary" and (self.width // self.heads) % 2:
+            raise UsageError(
+                f"rotary positions need an even head width, not {self.width // self.heads}"
+            )
+        if not 0 <= self.dropout < 1:
+            raise UsageError(f"model.dropout must be in [0, 1), not {self.dropout}")
+
+
+STYLES: Mapping[str, Mapping[str, Any]] = {
+    # The course's model: torch.nn.TransformerEncoder's layer, Vaswani et al. 2017.
+    "classic": {
+        "norm": "layer",
+        "norm_at": "post",
+        "norm_epsilon": 1e-5,
+        "final_norm": False,
+        "positions": "sinusoidal",
+        "activation": "relu",
+        "gated": False,
+        "bias": True,
+        "scale_embedding": True,
+        "tied": False,
+        "head_bias": True,
+        "init": "course",
+    },
+    # The block of Llama (causal) and EuroBERT (full): Touvron et al. 2023, section 2.2.
+    "modern": {
+        "norm": "rms",
+        "norm_at": "pre",
+        "norm_epsilon": 1e-6,
+        "final_norm": True,
+        "positions": "rotary",
+        "activation": "silu",
+        "gated": True,
+        "bias": False,
+        "scale_embedding": False,
+        "tied": False,
+        "head_bias": False,
+        "init": "normal",
+    },
+}
+
+
+def stack_from(table: Table) -> Stack:
+    """A stack from a table whose optional ``style`` supplies the defaults."""
+    style = table.get("style", "modern")
+    if style not in STYLES:
+        raise UsageError(f"unknown model.style {style!r}", fix=did_you_mean(str(style), STYLES))
+    fields = {key: value for key, value in table.items() if key != "style"}
+    return config.build(Stack, {**STYLES[style], **fields}, "model")
+
+
+Pool = Literal["first", "last", "mean", "max", "concat"]
+
+
+@dataclass(frozen=True)
+class LanguageModelSpec:
+    """Scores every token of the vocabulary at each scored position."""
+
+    width: int
+    vocabulary: int
+    bias: bool
+    tied: bool
+    kind: ClassVar[str] = "language model"
+
+
+@dataclass(frozen=True)
+class ClassifierSpec:
+    """One decision a text: pool, then a linear layer, or dense, GELU and linear."""
+
+    width: int
+    classes: int
+    pool: Pool
+    dense: bool
+    bias: bool
+    kind: ClassVar[str] = "classifier"
+
+    @property
+    def pooled(self) -> int:
+        """The width after pooling: ``concat`` joins mean, max and first."""
+        return 3 * self.width if self.pool == "concat" else self.width
+
+
+HeadSpec = LanguageModelSpec | ClassifierSpec

@@ -1,0 +1,87 @@
+"""Who may look at whom: the one value that the attention kernel and every picture read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+Rule = Literal["causal", "full"]
+PADDING = -1
+
+
+@dataclass(frozen=True)
+class Visibility:
+    """A query may look at a key when the rule allows it and both are of one document.
+
+    ``documents_BS`` numbers the document of each position, ``PADDING`` where there is none;
+    None means that every row is one document. Padding looks at padding only, so that no row
+    of the attention is ever empty. Under the causal rule padding on the right needs no
+    documents: it lies in the future of everything real.
+
+    ``places_BT`` is given when decoding with a cache: the place of each query among the keys.
+    """
+
+    rule: Rule
+    documents_BS: Tensor | None = None
+    places_BT: Tensor | None = None
+
+    @staticmethod
+    def of_lengths(rule: Rule, lengths_B: Tensor, size: int) -> Visibility:
+        """One document a row, padded on the right to ``size``."""
+        if rule == "causal" or bool((lengths_B == size).all()):
+            return Visibility(rule)
+        inside = torch.arange(size, device=lengths_B.device) < lengths_B[:, None]
+        return Visibility(rule, torch.where(inside, 0, PADDING))
+
+    def allowed(self, batch: int, queries: int, keys: int, device: torch.device) -> Tensor:
+        """bool[batch, queries, keys]: True where the query may look at the key."""
+        allowed_BTS = torch.ones(batch, queries, keys, dtype=torch.bool, device=device)
+        key_S = torch.arange(keys, device=device)
+        if self.rule == "causal":
+            place_BT = key_S[None, :queries] if self.places_BT is None else self.places_BT
+            allowed_BTS = allowed_BTS & (key_S <= place_BT[..., None])
+        if self.documents_BS is not None:
+            documents = self.documents_BS
+            allowed_BTS = allowed_BTS & (documents[:, :, None] == documents[:, None, :])
+        return allowed_BTS
+
+    def kernel(self, queries: int, keys: int, device: torch.device) -> KernelMask:
+        """The same rule in the form the attention kernel runs fastest with."""
+        if self.documents_BS is None and self.places_BT is None:
+            return KernelMask(None, causal=self.rule == "causal")
+        rows = self.documents_BS if self.documents_BS is not None else self.places_BT
+        assert rows is not None
+        return KernelMask(self.allowed(len(rows), queries, keys, device)[:, None], causal=False)
+
+    def to(self, device: torch.device) -> Visibility:
+        if self.documents_BS is None:
+            return self
+        return replace(self, documents_BS=self.documents_BS.to(device, non_blocking=True))
+
+
+@dataclass(frozen=True)
+class KernelMask:
+    """Arguments of scaled_dot_product_attention."""
+
+    mask_B1TS: Tensor | None
+    causal: bool
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """All that a backbone sees: ids, who sees whom, and positions when not 0, 1, 2, …"""
+
+    ids_BT: Tensor
+    visibility: Visibility
+    positions_BT: Tensor | None = None
+
+    def to(self, device: torch.device) -> Inputs:
+        positions = self.positions_BT
+        return Inputs(
+            self.ids_BT.to(device, non_blocking=True),
+            self.visibility.to(device),
+            None if positions is None else positions.to(device, non_blocking=True),
+        )

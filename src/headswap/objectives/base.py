@@ -1,0 +1,98 @@
+"""What an objective is: it turns examples into a batch that states what is visible and
+what is scored, and scores a model's answer to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headswap.nn.model import Model
+from headswap.nn.spec import HeadSpec, Stack
+from headswap.nn.visibility import Inputs, Rule
+from headswap.text.tokenizer import Tokenizer
+from headswap.types import Ids
+
+
+@dataclass(frozen=True)
+class Targets:
+    """What one head is scored on: the right answers and how much each weighs.
+
+    ``rows_N`` are the scored positions of the flattened batch; None for heads that give one
+    answer a text, where ``lengths_B`` says where each text ends.
+    """
+
+    answers_N: Tensor
+    weights_N: Tensor
+    rows_N: Tensor | None = None
+    lengths_B: Tensor | None = None
+
+    def to(self, device: torch.device) -> Targets:
+        moved = [
+            None if value is None else value.to(device, non_blocking=True)
+            for value in (self.answers_N, self.weights_N, self.rows_N, self.lengths_B)
+        ]
+        return Targets(*moved)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """``counts`` are the weights' sums by head: known before the model runs, so that
+    accumulated micro-batches divide by the whole batch's count."""
+
+    inputs: Inputs
+    targets: Mapping[str, Targets]
+    counts: Mapping[str, float]
+    tokens: int
+
+    def to(self, device: torch.device) -> Batch:
+        if device.type == "cpu":
+            return self
+        targets = {name: target.to(device) for name, target in self.targets.items()}
+        return Batch(self.inputs.to(device), targets, self.counts, self.tokens)
+
+
+@dataclass(frozen=True)
+class Term:
+    """A loss as a sum and never a mean; what it is divided by is the batch's count.
+
+    ``correct`` is the weight of the right answers where that is free to know; ``scores_NC``
+    are a classifier's logits.
+    """
+
+    total: Tensor
+    correct: Tensor | None = None
+    scores_NC: Tensor | None = None
+
+
+class Objective(Protocol):
+    """A frozen dataclass whose fields are the objective's hyper-parameters."""
+
+    name: ClassVar[str]
+    reads: ClassVar[type]
+    specials: ClassVar[tuple[str, ...]]
+
+    @property
+    def visibility(self) -> Rule: ...
+    def heads(self, stack: Stack, vocabulary: int) -> dict[str, HeadSpec]: ...
+    def batch(
+        self,
+        examples: Sequence[Any],
+        stack: Stack,
+        tokens: Tokenizer,
+        noise: np.random.Generator,
+    ) -> Batch: ...
+    def loss(self, model: Model, batch: Batch) -> dict[str, Term]: ...
+
+
+def pad_rows(rows: Sequence[Ids], fill: int, size: int | None = None) -> Ids:
+    """Rows of different lengths as one array, filled on the right."""
+    size = max(map(len, rows)) if size is None else size
+    table = np.full((len(rows), size), fill, dtype=np.int64)
+    for table_row, row in zip(table, rows, strict=True):
+        table_row[: len(row)] = row
+    return table

@@ -1,0 +1,150 @@
+"""A run is a folder; everything about it is in files that need no torch to read.
+
+    config.toml         every setting, defaults included
+    provenance.json     versions, data hashes, machine, command
+    tokenizer/          the tokenizer
+    metrics.jsonl       losses and scores by step; no clock, so equal runs are equal bytes
+    timing.jsonl        the wall-clock times
+    checkpoints/        the last states, each with a manifest
+    model.safetensors   the finished weights
+    predictions/        one line an example, for validation and test
+    scores.json         the final scores
+    manifest.json       written last: a run that has it is finished
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import sys
+import time
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from headswap import config, storage
+from headswap.errors import DataError, StorageError, UsageError
+from headswap.types import Table
+
+CONFIG, PROVENANCE, METRICS, TIMING = (
+    "config.toml",
+    "provenance.json",
+    "metrics.jsonl",
+    "timing.jsonl",
+)
+WEIGHTS, SCORES, TOKENIZER, PREDICTIONS, CHECKPOINTS = (
+    "model.safetensors",
+    "scores.json",
+    "tokenizer",
+    "predictions",
+    "checkpoints",
+)
+LIBRARIES = ("torch", "numpy", "sentencepiece", "safetensors")
+
+
+class Run:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @staticmethod
+    def create(path: Path, settings: Table, provenance: Table) -> Run:
+        """A new run folder; refuses to touch one that exists."""
+        run = Run(path)
+        if run.exists():
+            raise UsageError(
+                "a run is already there",
+                where=path,
+                fix=f"go on with it (headswap resume {path}) or give another --out",
+            )
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise UsageError("not an empty folder", where=path, fix="give another --out")
+        with storage.explained(path):
+            path.mkdir(parents=True, exist_ok=True)
+        storage.write(path / PROVENANCE, json.dumps(provenance, indent=1) + "\n")
+        storage.write(path / CONFIG, config.dumps(settings))
+        return run
+
+    @staticmethod
+    def open(path: Path) -> Run:
+        run = Run(path)
+        if not run.exists():
+            if not path.exists():
+                raise StorageError("no such run", where=path, fix="check the path")
+            raise UsageError("not a run folder (no config.toml)", where=path)
+        return run
+
+    def exists(self) -> bool:
+        return (self.path / CONFIG).is_file()
+
+    @property
+    def finished(self) -> bool:
+        return (self.path / storage.MANIFEST).is_file()
+
+    def settings(self) -> Table:
+        return config.read(self.path / CONFIG)
+
+    def provenance(self) -> Table:
+        return self._json(PROVENANCE)
+
+    def scores(self) -> Table:
+        return self._json(SCORES)
+
+    def metrics(self) -> Iterator[Table]:
+        path = self.path / METRICS
+        if path.exists():
+            with path.open(encoding="utf-8") as stream:
+                yield from map(json.loads, stream)
+
+    def check_finished(self) -> None:
+        """Refuse a run that is not finished or whose files were damaged."""
+        if not self.finished:
+            raise UsageError(
+                "the run is not finished", where=self.path, fix=f"headswap resume {self.path}"
+            )
+        wrong = storage.problem(self.path)
+        if wrong:
+            raise DataError(
+                f"the run is damaged: {wrong}",
+                where=self.path,
+                fix=f"headswap resume {self.path} restores it from the last checkpoint",
+            )
+
+    def finish(self) -> None:
+        """List all final files with their hashes; from here on the run is finished."""
+        names = [CONFIG, PROVENANCE, METRICS, WEIGHTS, SCORES]
+        names += [f"{TOKENIZER}/{path.name}" for path in (self.path / TOKENIZER).iterdir()]
+        names += [f"{PREDICTIONS}/{path.name}" for path in (self.path / PREDICTIONS).iterdir()]
+        storage.write_manifest(self.path, sorted(names))
+
+    def note_time(self, event: str, **facts: Any) -> None:
+        """One line of the wall-clock log, which is kept apart from the results."""
+        line = {"time": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "event": event, **facts}
+        with storage.explained(self.path), (self.path / TIMING).open("a") as stream:
+            stream.write(json.dumps(line) + "\n")
+
+    def _json(self, name: str) -> Table:
+        try:
+            content = json.loads((self.path / name).read_text("utf-8"))
+        except FileNotFoundError as error:
+            raise StorageError("is missing", where=self.path / name) from error
+        except ValueError as error:
+            raise DataError(f"damaged ({error})", where=self.path / name) from error
+        if not isinstance(content, dict):
+            raise DataError("damaged (not a JSON object)", where=self.path / name)
+        return content
+
+
+def provenance(data: Table) -> Table:
+    """Who made this run: versions, machine and command, beside the data's hashes."""
+    return {
+        "headswap": metadata.version("headswap"),
+        "python": platform.python_version(),
+        "libraries": {name: metadata.version(name) for name in LIBRARIES},
+        "machine": {
+            "system": platform.platform(),
+            "processor": platform.machine(),
+        },
+        "command": sys.argv,
+        "data": data,
+    }

@@ -1,0 +1,157 @@
+"""Everything that decides a run, in one value; recipes are named starting points for it.
+
+A recipe is a TOML file with the sections ``model``, ``tokenizer``, ``data`` and ``train``.
+A section named after an objective holds that objective's fields, and sections inside it
+(``[causal.train]``) go over the general ones when that objective is trained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal
+
+from headswap import config
+from headswap.errors import UsageError, did_you_mean
+from headswap.nn.spec import Stack, stack_from
+from headswap.objectives import OBJECTIVES, Objective
+from headswap.text.corpus import Reading
+from headswap.text.tokenizer import TokenizerPlan
+from headswap.train.plan import BUDGETS, Plan
+from headswap.types import Table
+
+SECTIONS = ("model", "tokenizer", "data", "train")
+FREE_WITH_BASE = ("dropout", "length")
+DEFAULT_RECIPE = "tiny"
+
+
+@dataclass(frozen=True)
+class DataPlan:
+    """Which files are read and how. Without ``valid`` a share is held out of ``train``."""
+
+    train: tuple[str, ...] = ()
+    valid: tuple[str, ...] = ()
+    test: tuple[str, ...] = ()
+    base: str | None = None
+    hold_out: float | None = None
+    documents: Literal["auto", "blank", "line"] = "auto"
+    text_column: str | None = None
+    label_column: str | None = None
+
+    @property
+    def reading(self) -> Reading:
+        return Reading(self.documents, self.text_column, self.label_column)
+
+
+@dataclass(frozen=True)
+class Settings:
+    recipe: str
+    objective: Objective
+    model: Stack
+    tokenizer: TokenizerPlan
+    data: DataPlan
+    train: Plan
+
+    def to_table(self) -> Table:
+        table: Table = {"recipe": self.recipe, "objective": self.objective.name}
+        table[self.objective.name] = config.to_table(self.objective)
+        return table | {name: config.to_table(getattr(self, name)) for name in SECTIONS}
+
+
+def from_table(table: Table) -> Settings:
+    """Settings from the sections of a run's config or a resolved recipe."""
+    name = table.get("objective")
+    if name not in OBJECTIVES:
+        raise UsageError(f"unknown objective {name!r}", fix=did_you_mean(str(name), OBJECTIVES))
+    known = {"recipe", "objective", name, *SECTIONS}
+    for key in table:
+        if key not in known:
+            raise UsageError(f"unknown section {key!r}", fix=did_you_mean(key, known))
+    objective: Any = config.build(OBJECTIVES[name], table.get(name, {}), name)
+    return Settings(
+        recipe=table.get("recipe", DEFAULT_RECIPE),
+        objective=objective,
+        model=stack_from(table.get("model", {})),
+        tokenizer=config.build(TokenizerPlan, table.get("tokenizer", {}), "tokenizer"),
+        data=config.build(DataPlan, table.get("data", {}), "data"),
+        train=config.build(Plan, table.get("train", {}), "train"),
+    )
+
+
+def resolve(
+    objective: str,
+    recipe: str | None = None,
+    changes: Sequence[Table] = (),
+    base: Settings | None = None,
+) -> Settings:
+    """The recipe, under a base's model and tokenizer, under the caller's changes."""
+    if objective not in OBJECTIVES:
+        raise UsageError(
+            f"unknown objective {objective!r}", fix=did_you_mean(objective, OBJECTIVES)
+        )
+    name = recipe or (base.recipe if base else DEFAULT_RECIPE)
+    table = _recipe_for(name, objective)
+    if base is not None:
+        table["model"] = config.to_table(base.model)
+        table["tokenizer"] = config.to_table(base.tokenizer)
+        if objective == "classify":
+            causal = base.objective.visibility == "causal"
+            inherited = {
+                "sees": base.objective.visibility,
+                "pool": "last" if causal else "mean",
+            }
+            table[objective] = {**inherited, **table.get(objective, {})}
+    for change in changes:
+        if base is not None:
+            _check_free(change.get("model", {}))
+        if any(key in change.get("train", {}) for key in BUDGETS):
+            table["train"] = {k: v for k, v in table["train"].items() if k not in BUDGETS}
+        table = config.merge(table, change)
+    return from_table({**table, "recipe": name, "objective": objective})
+
+
+def recipes() -> dict[str, str]:
+    """The recipes that come with Headswap, each with its sentence."""
+    folder = resources.files("headswap") / "recipes"
+    return {
+        Path(entry.name).stem: config.read(Path(str(entry))).get("about", "")
+        for entry in sorted(folder.iterdir(), key=lambda entry: entry.name)
+        if entry.name.endswith(".toml")
+    }
+
+
+def _recipe_for(name: str, objective: str) -> Table:
+    table = _read_recipe(name)
+    for key in table:
+        if key not in ("about", *SECTIONS, *OBJECTIVES):
+            raise UsageError(
+                f"unknown section {key!r}",
+                where=f"recipe {name}",
+                fix=did_you_mean(key, [*SECTIONS, *OBJECTIVES]),
+            )
+    own = dict(table.get(objective, {}))
+    resolved: Table = {
+        section: config.merge(table.get(section, {}), own.pop(section, {})) for section in SECTIONS
+    }
+    return resolved | {objective: own}
+
+
+def _read_recipe(name: str) -> Table:
+    path = Path(name)
+    if path.suffix == ".toml":
+        return config.read(path)
+    known = recipes()
+    if name not in known:
+        raise UsageError(f"unknown recipe {name!r}", fix=did_you_mean(name, known))
+    return config.read(Path(str(resources.files("headswap") / "recipes" / f"{name}.toml")))
+
+
+def _check_free(model: Table) -> None:
+    for key in model:
+        if key not in FREE_WITH_BASE:
+            raise UsageError(
+                f"model.{key} comes from the base",
+                fix=f"leave it out; only {' and '.join(FREE_WITH_BASE)} can change",
+            )

@@ -1,0 +1,138 @@
+"""Files that are either wholly there or not at all.
+
+A file or folder is written under a temporary name, synced to disk, and renamed. A folder
+carries a manifest of sizes and SHA-256 sums, written last, so that any flipped or missing
+byte is found when it is read back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from headswap.errors import StorageError
+
+MANIFEST = "manifest.json"
+STAGING = ".staging-"
+
+
+def write(path: Path, content: bytes | str) -> None:
+    """Replace a file's content in one step."""
+    data = content.encode() if isinstance(content, str) else content
+    staged = path.with_name(f"{STAGING}{path.name}-{os.getpid()}")
+    with explained(path):
+        try:
+            with staged.open("wb") as stream:
+                stream.write(data)
+                stream.flush()
+                os.fsync(stream.fileno())
+            staged.replace(path)
+            _sync_folder(path.parent)
+        finally:
+            staged.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """A staging folder that becomes ``path``, with a manifest, when the block succeeds."""
+    staged = path.with_name(f"{STAGING}{path.name}-{os.getpid()}")
+    with explained(path):
+        try:
+            shutil.rmtree(staged, ignore_errors=True)
+            staged.mkdir(parents=True)
+            yield staged
+            write_manifest(staged)
+            remove(path)
+            staged.rename(path)
+            _sync_folder(path.parent)
+        finally:
+            shutil.rmtree(staged, ignore_errors=True)
+
+
+def write_manifest(folder: Path, names: Sequence[str] | None = None) -> None:
+    """List the files of a folder with their hashes, after syncing each to disk."""
+    if names is None:
+        names = sorted(path.name for path in folder.iterdir() if path.is_file())
+    for name in names:
+        with (folder / name).open("rb") as stream:
+            os.fsync(stream.fileno())
+    write(folder / MANIFEST, _render({name: _entry(folder / name) for name in names}))
+
+
+def problem(folder: Path, only: tuple[str, ...] = ()) -> str | None:
+    """What is wrong with a folder that has a manifest, or None. ``only`` checks a few files."""
+    try:
+        content = (folder / MANIFEST).read_text("utf-8")
+        entries = json.loads(content)["files"]
+        if _render(entries) != content:
+            return f"{MANIFEST} was changed"
+        for name, entry in entries.items():
+            if only and name not in only:
+                continue
+            if Path(name).is_absolute() or ".." in Path(name).parts:
+                return f"{MANIFEST} names a path outside the folder"
+            if _entry(folder / name) != entry:
+                return f"{name} does not match its SHA-256 sum"
+    except FileNotFoundError as error:
+        return f"{Path(error.filename).name} is missing"
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return f"{MANIFEST} cannot be read ({error})"
+    return None
+
+
+def remove(folder: Path) -> None:
+    """Delete a folder so that a half-deleted one is never mistaken for a whole one."""
+    if folder.exists():
+        doomed = folder.with_name(f"{STAGING}old-{folder.name}-{os.getpid()}")
+        folder.rename(doomed)
+        shutil.rmtree(doomed, ignore_errors=True)
+
+
+def sweep(folder: Path) -> None:
+    """Delete what killed processes left behind."""
+    for path in folder.glob(f"{STAGING}*"):
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def explained(path: Path) -> Iterator[None]:
+    """Turn the file system's refusals into one clear line."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise StorageError(
+                "the disk is full",
+                where=path,
+                fix="free some space; what was saved before is intact",
+            ) from error
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise StorageError("no permission to write", where=path) from error
+        raise StorageError(f"cannot write ({error.strerror or error})", where=path) from error
+
+
+def _entry(path: Path) -> dict[str, object]:
+    with path.open("rb") as stream:
+        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+    return {"bytes": path.stat().st_size, "sha256": digest}
+
+
+def _render(entries: object) -> str:
+    return json.dumps({"files": entries}, indent=1, sort_keys=True) + "\n"
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

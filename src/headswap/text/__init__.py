@@ -1,0 +1,1 @@
+"""From files to examples: corpus, tokenizer, shards, loader."""

@@ -1,0 +1,215 @@
+"""Documents and labelled texts, streamed from .txt, .jsonl, .csv and .tsv files."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from headswap.errors import DataError, UsageError, did_you_mean
+from headswap.text import files
+
+TEXT_NAMES = ("text", "review", "sentence", "content", "document", "body", "comment", "message")
+LABEL_NAMES = ("label", "labels", "class", "category", "sentiment", "target", "y")
+TABLES = (".jsonl", ".csv", ".tsv")
+PREVIEW_LINES = 2_000
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How files are turned into texts. ``text`` and ``label`` name columns."""
+
+    documents: Literal["auto", "blank", "line"] = "auto"
+    text: str | None = None
+    label: str | None = None
+
+
+@dataclass(frozen=True)
+class LabelledText:
+    text: str
+    label: str
+
+
+def documents(paths: Sequence[Path], reading: Reading = Reading()) -> Iterator[str]:
+    """The texts of all files in order; empty ones are left out."""
+    for path in paths:
+        found = False
+        for document in _documents_of(path, reading):
+            found = True
+            yield document
+        if not found:
+            raise DataError("no text in it", where=path, fix="give a file that holds text")
+
+
+def texts(path: Path, reading: Reading = Reading()) -> Iterator[str]:
+    """The text of every row or line, the empty ones too, so that results line up with it."""
+    if files.kind(path) in TABLES:
+        for where, row in _rows(path):
+            yield _as_text(row[_column(row, reading.text, TEXT_NAMES, "text", path)], where)
+    else:
+        for _, line in files.lines(path):
+            yield line
+
+
+def labelled(path: Path, reading: Reading = Reading()) -> Iterator[LabelledText]:
+    """Rows with a text and a label; labels are names, so 1 and "1" are the same label."""
+    found = False
+    for where, row in _rows(path):
+        text_column, label_column = _columns(row, reading, path)
+        text, label = row[text_column], row[label_column]
+        if label is None or str(label).strip() == "":
+            raise DataError(
+                "the label is missing", where=where, fix="label the row or take it out"
+            )
+        if isinstance(label, dict | list):
+            raise DataError(f"the label is not a name or number: {label!r}", where=where)
+        found = True
+        yield LabelledText(_as_text(text, where), _label_name(label))
+    if not found:
+        raise DataError("no labelled rows in it", where=path, fix="give a file with rows")
+
+
+def split_by_blank_lines(path: Path) -> bool:
+    """Whether a .txt file separates its documents by blank lines (else one a line)."""
+    seen_text = False
+    for number, line in files.lines(path):
+        if line.strip():
+            seen_text = True
+        elif seen_text:
+            return True
+        if number >= PREVIEW_LINES:
+            break
+    return False
+
+
+def label_counts(rows: Sequence[LabelledText]) -> Counter[str]:
+    return Counter(row.label for row in rows)
+
+
+def _documents_of(path: Path, reading: Reading) -> Iterator[str]:
+    if files.kind(path) in TABLES:
+        yield from (text for text in texts(path, reading) if text.strip())
+        return
+    blank = reading.documents == "blank" or (
+        reading.documents == "auto" and split_by_blank_lines(path)
+    )
+    document: list[str] = []
+    for _, line in files.lines(path):
+        if line.strip() and blank:
+            document.append(line)
+        elif line.strip():
+            yield line
+        elif document:
+            yield "\n".join(document)
+            document = []
+    if document:
+        yield "\n".join(document)
+
+
+def _rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    extension = files.kind(path)
+    if extension == ".jsonl":
+        return _json_rows(path)
+    if extension in (".csv", ".tsv"):
+        return _table_rows(path, "\t" if extension == ".tsv" else ",")
+    raise UsageError(
+        f"a labelled table cannot be a {extension or 'file without extension'}",
+        where=path,
+        fix=f"use one of {', '.join(TABLES)}, plain or compressed (.gz, .xz)",
+    )
+
+
+def _json_rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    for number, line in files.lines(path):
+        where = f"{path}, line {number}"
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except (json.JSONDecodeError, RecursionError) as error:
+            raise DataError(
+                f"not valid JSON ({error})", where=where, fix="write one JSON object a line"
+            ) from error
+        if not isinstance(row, dict):
+            raise DataError(
+                f"a JSON {type(row).__name__}, not an object",
+                where=where,
+                fix='write rows as {"text": …, "label": …}',
+            )
+        yield where, row
+
+
+def _table_rows(path: Path, delimiter: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    csv.field_size_limit(files.LONGEST_LINE)
+    position = 0
+
+    def texts() -> Iterator[str]:
+        nonlocal position
+        for number, line in files.lines(path):
+            position = number
+            yield line + "\n"
+
+    quoting = csv.QUOTE_NONE if delimiter == "\t" else csv.QUOTE_MINIMAL
+    reader = csv.reader(texts(), delimiter=delimiter, quoting=quoting, strict=quoting == 0)
+    try:
+        header = next(reader, None)
+        if header is None:
+            return
+        for cells in reader:
+            if not cells:
+                continue
+            where = f"{path}, line {position}"
+            if len(cells) != len(header):
+                raise DataError(
+                    f"{len(cells)} cells where the header has {len(header)}",
+                    where=where,
+                    fix="quote cells that hold the separator or a line break",
+                )
+            yield where, dict(zip(header, cells, strict=True))
+    except csv.Error as error:
+        raise DataError(f"not a valid table ({error})", where=f"{path}, line {position}") from error
+
+
+def _columns(row: Mapping[str, Any], reading: Reading, path: Path) -> tuple[str, str]:
+    return (
+        _column(row, reading.text, TEXT_NAMES, "text", path),
+        _column(row, reading.label, LABEL_NAMES, "label", path),
+    )
+
+
+def _column(
+    row: Mapping[str, Any], wanted: str | None, usual: Sequence[str], role: str, path: Path
+) -> str:
+    if wanted is not None:
+        if wanted in row:
+            return wanted
+        raise UsageError(f"no column {wanted!r}", where=path, fix=did_you_mean(wanted, row))
+    by_name = {name.strip().lower(): name for name in row}
+    for name in usual:
+        if name in by_name:
+            return by_name[name]
+    raise DataError(
+        f"no {role} column (found: {', '.join(map(repr, row))})",
+        where=path,
+        fix=f"name it with --{role}-column",
+    )
+
+
+def _as_text(value: Any, where: str) -> str:
+    if not isinstance(value, str):
+        raise DataError(f"the text is {value!r}, not a string", where=where)
+    if "\0" in value:
+        raise DataError("the text holds a NUL character", where=where, fix="is this a text file?")
+    return value
+
+
+def _label_name(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return str(value).strip()

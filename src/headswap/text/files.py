@@ -1,0 +1,99 @@
+"""Text files read as a stream of clean lines: plain, .gz or .xz, UTF-8, no NUL, no BOM.
+
+Everything that can be wrong with the bytes of a file is found here, with its line number.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import lzma
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO
+
+from headswap.errors import DataError, StorageError, UsageError
+
+LONGEST_LINE = 64 * 2**20
+COMPRESSED = {".gz": gzip.open, ".xz": lzma.open}
+
+
+def kind(path: Path) -> str:
+    """The extension that says the format, below any compression: ``a.jsonl.gz`` is ``.jsonl``."""
+    plain = path.with_suffix("") if path.suffix in COMPRESSED else path
+    return plain.suffix.lower()
+
+
+def open_bytes(path: Path) -> IO[bytes]:
+    """The file's decompressed bytes; a missing or unreadable file is a clear error."""
+    try:
+        if path.is_dir():
+            raise UsageError("is a folder, not a file", where=path, fix="name the files in it")
+        if path.suffix in COMPRESSED:
+            return COMPRESSED[path.suffix](path, "rb")  # type: ignore[return-value]
+        return path.open("rb")
+    except FileNotFoundError as error:
+        raise StorageError("no such file", where=path, fix="check the path") from error
+    except OSError as error:
+        raise StorageError(f"cannot open it ({error.strerror})", where=path) from error
+
+
+def lines(path: Path) -> Iterator[tuple[int, str]]:
+    """(line number from 1, text without its line end), one line in memory at a time."""
+    with open_bytes(path) as stream:
+        number = 0
+        try:
+            while raw := stream.readline(LONGEST_LINE + 1):
+                number += 1
+                yield number, _decode(raw, path, number)
+        except (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error) as error:
+            raise DataError(
+                f"the compressed file is damaged or cut short ({error})",
+                where=f"{path}, after line {number}",
+                fix="copy or download it again",
+            ) from error
+        except OSError as error:
+            raise StorageError(f"reading failed ({error.strerror or error})", where=path) from error
+
+
+def _decode(raw: bytes, path: Path, number: int) -> str:
+    where = f"{path}, line {number}"
+    if len(raw) > LONGEST_LINE:
+        raise DataError(
+            f"the line is longer than {LONGEST_LINE // 2**20} MiB",
+            where=where,
+            fix="put one document or sentence on a line",
+        )
+    if number == 1:
+        if raw.startswith((b"\xff\xfe", b"\xfe\xff")):
+            raise DataError(
+                "the file is UTF-16, not UTF-8",
+                where=path,
+                fix=f"convert it with: iconv -f UTF-16 -t UTF-8 {path.name}",
+            )
+        raw = raw.removeprefix(b"\xef\xbb\xbf")
+    if b"\0" in raw:
+        raise DataError("the line holds a NUL byte", where=where, fix="is this a text file?")
+    try:
+        return raw.decode("utf-8").rstrip("\r\n")
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"invalid UTF-8 (byte 0x{raw[error.start]:02x} at column {error.start + 1})",
+            where=where,
+            fix="convert the file to UTF-8, for example with: iconv -f WINDOWS-1252 -t UTF-8",
+        ) from error
+
+
+def sha256(paths: Sequence[Path]) -> str:
+    """One hash over the stored bytes of the files, in order."""
+    digest = hashlib.sha256()
+    for path in paths:
+        try:
+            with path.open("rb") as stream:
+                digest.update(hashlib.file_digest(stream, "sha256").digest())
+        except FileNotFoundError as error:
+            raise StorageError("no such file", where=path, fix="check the path") from error
+        except OSError as error:
+            raise StorageError(f"cannot read it ({error.strerror})", where=path) from error
+    return digest.hexdigest()

@@ -1,0 +1,129 @@
+"""Batches of examples whose order is a pure function of (seed, epoch, position).
+
+There is no iterator to save: any batch of any epoch can be asked for at any time, which is
+what makes a run resumable at every step and equal on any number of ranks. A global batch is
+defined first; rank r of n takes every n-th example of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Generic, Protocol, TypeVar
+
+import numpy as np
+
+from headswap.randomness import derive, shuffled
+from headswap.text.shards import Shards
+from headswap.types import Ids
+
+BUCKET_BATCHES = 32
+
+
+@dataclass(frozen=True)
+class Window:
+    """Up to length + 1 consecutive tokens: each but the last is read, each but the first
+    may be predicted. Windows overlap by that one token, so every token is scored once."""
+
+    ids: Ids
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """A text's ids, without specials, and the number of its label."""
+
+    ids: Ids
+    label: int
+
+
+E = TypeVar("E", covariant=True)
+
+
+class Loader(Protocol[E]):
+    """``batches`` an epoch, each a list of examples."""
+
+    batches: int
+
+    def batch(self, epoch: int, index: int) -> Sequence[E]: ...
+
+
+class Windows:
+    """The windows of a corpus, some of them held out by hash for validation.
+
+    Windows do not overlap in what they score, so no validation token is ever trained on.
+    """
+
+    def __init__(self, shards: Shards, length: int, seed: int, held_out: int = 0) -> None:
+        self.shards, self.length, self.held_out = shards, length, held_out
+        self._key = derive(seed, "split")
+        self.count = max(0, -(-(len(shards) - 1) // length))
+
+    def window(self, index: int) -> Window:
+        start = index * self.length
+        return Window(self.shards.read(start, start + self.length + 1))
+
+    def valid(self) -> list[int]:
+        return [int(i) for i in shuffled(np.arange(self.held_out), self.count, self._key)]
+
+    def train(self, positions: Ids, key: int) -> Ids:
+        """The windows at these positions of an epoch's order."""
+        inner = shuffled(positions, self.count - self.held_out, key)
+        return shuffled(inner + self.held_out, self.count, self._key)
+
+
+class WindowLoader:
+    """Training batches of windows, in a new order each epoch."""
+
+    def __init__(self, windows: Windows, batch: int, seed: int) -> None:
+        self._windows, self._size, self._seed = windows, batch, seed
+        self._count = windows.count - windows.held_out
+        self.batches = -(-self._count // batch)
+
+    def batch(self, epoch: int, index: int) -> list[Window]:
+        positions = np.arange(index * self._size, min((index + 1) * self._size, self._count))
+        chosen = self._windows.train(positions, derive(self._seed, "order", epoch))
+        return [self._windows.window(int(i)) for i in chosen]
+
+
+class BucketLoader(Generic[E]):
+    """Training batches of texts of similar length, in a new order each epoch.
+
+    The epoch's shuffled order is cut into runs of a few batches; each run is sorted by
+    length and cut into batches, and the batches are shuffled again.
+    """
+
+    def __init__(self, examples: Sequence[E], lengths: Ids, batch: int, seed: int) -> None:
+        self._examples, self._lengths = examples, np.asarray(lengths)
+        self._size, self._seed = batch, seed
+        self.batches = -(-len(examples) // batch)
+        self._plan = lru_cache(maxsize=2)(self._make_plan)
+
+    def batch(self, epoch: int, index: int) -> list[E]:
+        return [self._examples[int(i)] for i in self._plan(epoch)[index]]
+
+    def _make_plan(self, epoch: int) -> list[Ids]:
+        count = len(self._examples)
+        order = shuffled(np.arange(count), count, derive(self._seed, "order", epoch))
+        run = BUCKET_BATCHES * self._size
+        batches: list[Ids] = []
+        for start in range(0, count, run):
+            part = order[start : start + run]
+            part = part[np.argsort(self._lengths[part], kind="stable")]
+            batches += [part[i : i + self._size] for i in range(0, len(part), self._size)]
+        turn = shuffled(
+            np.arange(len(batches)), len(batches), derive(self._seed, "buckets", epoch)
+        )
+        return [batches[int(i)] for i in turn]
+
+
+def by_length(lengths: Sequence[int], batch: int) -> list[list[int]]:
+    """Indices in batches of similar length, longest first: for evaluation, where order is
+    free and the largest batch should fail first if memory is short."""
+    order = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
+    return [order[i : i + batch] for i in range(0, len(order), batch)]
+
+
+def share(examples: Sequence[E], rank: int, world: int) -> Sequence[E]:
+    """The part of a global batch that one rank works on."""
+    return examples[rank::world]

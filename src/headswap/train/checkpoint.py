@@ -1,0 +1,135 @@
+"""Checkpoints: the whole state of a training, committed in one step.
+
+    checkpoints/step-00000120/
+        model.safetensors      every parameter once
+        optimizer.safetensors  the optimizer's tensors by parameter name
+        state.json             step, best, sums since the last log line
+        manifest.json          sizes and SHA-256 sums
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from headswap import storage
+from headswap.errors import DataError
+from headswap.nn.model import Model
+
+MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"
+KEEP_LAST = 2
+
+
+@dataclass
+class State:
+    """Where a training stands. Floats survive JSON exactly."""
+
+    step: int = 0
+    best_step: int | None = None
+    best_value: float | None = None
+    stale: int = 0
+    metrics_bytes: int = 0
+    seconds: float = 0.0
+    tokens: int = 0
+    stopped_early: bool = False
+    sums: dict[str, float] = field(default_factory=dict)
+
+
+def save_weights(model: Model, path: Path) -> None:
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.tensors().items()}
+    save_file(tensors, path)
+
+
+def load_weights(model: Model, path: Path) -> None:
+    """Fill a model from a file, refusing any tensor that is missing, extra or misshapen."""
+    found = read_tensors(path)
+    with torch.no_grad():
+        for name, tensor in model.tensors().items():
+            if name not in found:
+                raise DataError(f"the tensor {name!r} is missing", where=path)
+            if found[name].shape != tensor.shape:
+                raise DataError(
+                    f"the tensor {name!r} has the shape {list(found[name].shape)}, "
+                    f"not {list(tensor.shape)}",
+                    where=path,
+                    fix="these weights are of another model",
+                )
+            tensor.copy_(found.pop(name))
+    if found:
+        raise DataError(f"unknown tensors: {', '.join(sorted(found)[:3])}", where=path)
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    try:
+        return load_file(path)
+    except (safetensors.SafetensorError, OSError, ValueError) as error:
+        raise DataError(f"not a readable safetensors file ({error})", where=path) from error
+
+
+def save(folder: Path, model: Model, optimizer: torch.optim.Optimizer, state: State) -> Path:
+    """Commit the state of a training; drop checkpoints that are no longer needed."""
+    target = folder / f"step-{state.step:08d}"
+    with storage.new_folder(target) as staged:
+        save_weights(model, staged / MODEL)
+        save_file(_optimizer_tensors(model, optimizer), staged / OPTIMIZER)
+        (staged / STATE).write_text(json.dumps(asdict(state)) + "\n", "utf-8")
+    keep = {state.step, state.best_step}
+    for old in _steps(folder)[KEEP_LAST:]:
+        if _number(old) not in keep:
+            storage.remove(old)
+    return target
+
+
+def latest(folder: Path, warn: Callable[[str], None]) -> Path | None:
+    """The newest checkpoint whose every byte is as written; damaged ones are passed over."""
+    storage.sweep(folder)
+    for path in _steps(folder):
+        wrong = storage.problem(path)
+        if wrong is None:
+            return path
+        warn(f"{path}: damaged checkpoint ({wrong}); using the one before it")
+    return None
+
+
+def restore(path: Path, model: Model, optimizer: torch.optim.Optimizer) -> State:
+    load_weights(model, path / MODEL)
+    tensors = read_tensors(path / OPTIMIZER)
+    parameters = model.tensors()
+    states: dict[str, dict[str, Tensor]] = {}
+    for key, tensor in tensors.items():
+        name, _, entry = key.rpartition("/")
+        states.setdefault(name, {})[entry] = tensor
+    for name, entries in states.items():
+        parameter = parameters[name]
+        for entry, tensor in entries.items():
+            # Step counters stay where the optimizer keeps them: a fused one, beside the weights.
+            entries[entry] = tensor.to(parameter.device)
+        optimizer.state[parameter] = entries
+    return State(**json.loads((path / STATE).read_text("utf-8")))
+
+
+def _optimizer_tensors(model: Model, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    names = {parameter: name for name, parameter in model.tensors().items()}
+    tensors: dict[str, Tensor] = {}
+    for parameter, entries in optimizer.state.items():
+        values: dict[str, Any] = entries
+        for entry, value in values.items():
+            tensors[f"{names[parameter]}/{entry}"] = value.detach().cpu().contiguous()
+    return tensors
+
+
+def _steps(folder: Path) -> list[Path]:
+    """Committed checkpoints, newest first."""
+    return sorted(folder.glob("step-*"), key=_number, reverse=True)
+
+
+def _number(path: Path) -> int:
+    return int(path.name.removeprefix("step-"))

@@ -1,0 +1,338 @@
+"""The training loop: pretraining and fine-tuning are this one function.
+
+The state of a training after step n is a function of its settings, its data and n. Nothing
+random is carried from step to step (every stream is derived from the seed and the step), so
+a run that is killed and resumed ends at the same bytes as one that is not.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from headswap import storage
+from headswap.errors import DataError, Interrupted, ResourceError
+from headswap.nn.model import Model
+from headswap.objectives import Batch, Objective
+from headswap.progress import Reporter, size
+from headswap.randomness import derive, generator
+from headswap.run import CHECKPOINTS, METRICS, Run
+from headswap.text.loader import Loader
+from headswap.text.tokenizer import Tokenizer
+from headswap.train import checkpoint, machine, optim
+from headswap.train.checkpoint import State
+from headswap.train.evaluate import autocast, evaluate, scores
+from headswap.train.plan import Plan, rate
+
+
+@dataclass(frozen=True)
+class Data:
+    """What a training reads. ``truth`` are the labels of ``valid`` where it has any;
+    ``tokens_a_step`` turns a budget in tokens into steps."""
+
+    train: Loader[Any]
+    valid: Sequence[Any]
+    truth: Sequence[int] | None
+    tokens_a_step: float
+
+
+def train(
+    model: Model,
+    objective: Objective,
+    tokens: Tokenizer,
+    data: Data,
+    plan: Plan,
+    run: Run,
+    report: Reporter,
+    initial: Callable[[Model], None] = lambda model: None,
+) -> State:
+    """Train until the budget is spent or validation stops improving; resume if begun.
+
+    ``initial`` fills the model before its first step; a resumed model comes from the newest
+    intact checkpoint instead. Leaves the chosen weights in ``model``.
+    """
+    return _Training(model, objective, tokens, data, plan, run, report).go(initial)
+
+
+class _Training:
+    def __init__(
+        self,
+        model: Model,
+        objective: Objective,
+        tokens: Tokenizer,
+        data: Data,
+        plan: Plan,
+        run: Run,
+        report: Reporter,
+    ) -> None:
+        self.model, self.objective, self.tokens = model, objective, tokens
+        self.data, self.plan, self.run, self.report = data, plan, run, report
+        self.folder = run.path / CHECKPOINTS
+        self.precision, note = machine.pick_precision(plan, model.device)
+        if note:
+            report.warn(note)
+        optim.freeze(model, plan)
+        self.optimizer = optim.make_optimizer(model, plan)
+        self.total = plan.total_steps(data.train.batches, data.tokens_a_step)
+        self.every = plan.evaluate_every or data.train.batches
+        self.select = plan.select
+        if self.select == "auto":
+            self.select = "loss" if data.truth is None else "accuracy"
+        self.state = State()
+        self.sums: dict[str, torch.Tensor] = {}
+        self.healthy = torch.ones((), dtype=torch.bool, device=model.device)
+
+    def go(self, initial: Callable[[Model], None]) -> State:
+        storage.sweep(self.run.path)
+        newest = checkpoint.latest(self.folder, self.report.warn)
+        if newest is None:
+            initial(self.model)
+            self._forget_metrics_after(0)
+            self._evaluate()
+            self._save()
+        else:
+            self.state = checkpoint.restore(newest, self.model, self.optimizer)
+            self.sums = {
+                name: torch.tensor(value, dtype=torch.float64, device=self.model.device)
+                for name, value in self.state.sums.items()
+            }
+            self._forget_metrics_after(self.state.metrics_bytes)
+        self.model.train()
+        with _stop_signals() as stop, torch.random.fork_rng(devices=self._cuda()):
+            self.report.begin("training")
+            try:
+                self._loop(stop)
+            finally:
+                self.report.end()
+        self._choose()
+        return self.state
+
+    def _loop(self, stop: threading.Event) -> None:
+        state = self.state
+        self.began, self.began_at, saved = time.monotonic(), state.tokens, time.monotonic()
+        before = state.seconds
+        while not self._done():
+            self._step()
+            state.step += 1
+            state.seconds = before + time.monotonic() - self.began if self.plan.minutes else 0.0
+            due = state.step % self.every == 0 or self._done()
+            if due or state.step % self.plan.log_every == 0:
+                self._log()
+            if due:
+                self._evaluate()
+            late = time.monotonic() - saved > 60 * self.plan.save_minutes
+            if due or late or stop.is_set():
+                self._save()
+                saved = time.monotonic()
+            if stop.is_set() and not self._done():
+                raise Interrupted(
+                    f"stopped and saved at step {state.step}",
+                    fix=f"go on with: headswap resume {self.run.path}",
+                )
+            self._show()
+
+    def _done(self) -> bool:
+        return self.state.stopped_early or self._progress() >= 1
+
+    def _progress(self) -> float:
+        if self.total is not None:
+            return self.state.step / self.total
+        return self.state.seconds / (60 * (self.plan.minutes or 1))
+
+    def _step(self) -> None:
+        """One optimizer step over a global batch, in ``accumulate`` parts."""
+        state, plan = self.state, self.plan
+        nearly = self._progress() + (0.5 / self.total if self.total else 0.0)
+        optim.set_rate(self.optimizer, rate(plan, nearly))
+        epoch, index = divmod(state.step, self.data.train.batches)
+        examples = self.data.train.batch(epoch, index)
+        parts = self._parts(examples)
+        counts: dict[str, float] = {}
+        for part in parts:
+            for name, count in part.counts.items():
+                counts[name] = counts.get(name, 0.0) + count
+        torch.manual_seed(derive(plan.seed, "dropout", state.step))
+        for part in parts:
+            self._backward(part.to(self.model.device), counts)
+            state.tokens += part.tokens
+        if plan.clip:
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), plan.clip)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        for name, count in counts.items():
+            self._add(f"{name}/count", torch.tensor(count, dtype=torch.float64))
+        if self.model.device.type == "cpu":
+            self._check_health()
+
+    def _parts(self, examples: Sequence[Any]) -> list[Batch]:
+        plan, step = self.plan, self.state.step
+        stride = -(-len(examples) // plan.accumulate)
+        noise = generator(plan.seed, "noise", step)
+        stack = self.model.backbone.stack
+        return [
+            self.objective.batch(examples[i : i + stride], stack, self.tokens, noise)
+            for i in range(0, len(examples), stride)
+        ]
+
+    def _backward(self, batch: Batch, counts: dict[str, float]) -> None:
+        try:
+            with autocast(self.model.device, self.precision):
+                terms = self.objective.loss(self.model, batch)
+            loss = torch.stack(
+                [term.total / max(counts[name], 1e-9) for name, term in terms.items()]
+            ).sum()
+            loss.backward()
+        except torch.OutOfMemoryError as error:
+            raise ResourceError(
+                f"the GPU's memory is too small for a batch of {self.plan.batch}",
+                fix="double train.accumulate: the arithmetic stays the same",
+            ) from error
+        self.healthy &= torch.isfinite(loss.detach())
+        for name, term in terms.items():
+            self._add(f"{name}/total", term.total)
+            if term.correct is not None:
+                self._add(f"{name}/correct", term.correct)
+
+    def _add(self, key: str, value: torch.Tensor) -> None:
+        value = value.detach().to(self.model.device, torch.float64)
+        self.sums[key] = self.sums[key] + value if key in self.sums else value
+
+    def _check_health(self) -> None:
+        if bool(self.healthy):
+            return
+        raise DataError(
+            f"the loss became infinite or not a number by step {self.state.step + 1}",
+            fix=f"lower train.lr (now {self.plan.lr:g}) or train.clip (now {self.plan.clip:g}) "
+            "and train again; the last good checkpoint is kept",
+        )
+
+    def _log(self) -> None:
+        self._check_health()
+        sums = {key: float(value) for key, value in self.sums.items()}
+        self.sums = {}
+        names = [key.removesuffix("/count") for key in sums if key.endswith("/count")]
+        line: dict[str, Any] = {"split": "train", **self._where()}
+        losses = {name: sums[f"{name}/total"] / max(sums[f"{name}/count"], 1e-9) for name in names}
+        line["loss"] = sum(losses.values())
+        if len(losses) > 1:
+            line |= {f"loss_{name}": value for name, value in losses.items()}
+        for name in names:
+            if f"{name}/correct" in sums:
+                line["accuracy"] = sums[f"{name}/correct"] / max(sums[f"{name}/count"], 1e-9)
+        line["lr"] = self.optimizer.param_groups[0]["lr"] / self.optimizer.param_groups[0]["scale"]
+        self._write(line)
+        self.last_loss = line["loss"]
+
+    def _evaluate(self) -> None:
+        if not self.data.valid:
+            return
+        result = evaluate(
+            self.model,
+            self.objective,
+            self.data.valid,
+            self.tokens,
+            self.plan.batch // self.plan.accumulate,
+            self.precision,
+        )
+        figures = scores(result, self.data.truth)
+        if not math.isfinite(figures["loss"]):
+            self.healthy &= False
+            self._check_health()
+        self._write({"split": "valid", **self._where(), **figures})
+        self._remember(figures[self.select])
+        told = "  ".join(f"{name} {value:.4f}" for name, value in figures.items())
+        self.report.say(f"step {self.state.step}  epoch {self._where()['epoch']:.4g}  {told}")
+
+    def _remember(self, value: float) -> None:
+        state = self.state
+        better = state.best_value is None or (
+            value < state.best_value if self.select.startswith("loss") else value > state.best_value
+        )
+        if better:
+            state.best_step, state.best_value, state.stale = state.step, value, 0
+        elif state.step:
+            state.stale += 1
+            patience = self.plan.patience
+            state.stopped_early = patience is not None and state.stale >= patience
+
+    def _choose(self) -> None:
+        """Leave the weights that the plan keeps in the model."""
+        best = self.state.best_step
+        if self.plan.keep == "best" and best is not None and best != self.state.step:
+            path = self.folder / f"step-{best:08d}"
+            wrong = storage.problem(path)
+            if wrong:
+                raise DataError(f"the best checkpoint is damaged ({wrong})", where=path)
+            checkpoint.load_weights(self.model, path / checkpoint.MODEL)
+
+    def _save(self) -> None:
+        self._check_health()
+        self.state.sums = {name: float(value) for name, value in self.sums.items()}
+        checkpoint.save(self.folder, self.model, self.optimizer, self.state)
+        self.run.note_time("saved", step=self.state.step)
+
+    def _where(self) -> dict[str, Any]:
+        state = self.state
+        return {
+            "step": state.step,
+            "epoch": state.step / self.data.train.batches,
+            "tokens": state.tokens,
+        }
+
+    def _write(self, line: dict[str, Any]) -> None:
+        path = self.run.path / METRICS
+        with storage.explained(path), path.open("ab") as stream:
+            stream.write((json.dumps(line) + "\n").encode())
+            stream.flush()
+            self.state.metrics_bytes = stream.tell()
+
+    def _forget_metrics_after(self, length: int) -> None:
+        with storage.explained(self.run.path), (self.run.path / METRICS).open("ab") as stream:
+            stream.truncate(length)
+
+    def _show(self) -> None:
+        speed = (self.state.tokens - self.began_at) / max(time.monotonic() - self.began, 1e-9)
+        memory = machine.peak_memory(self.model.device) / 2**30
+        loss = f"loss {self.last_loss:.3f}  " if self.last_loss is not None else ""
+        facts = f"step {self.state.step}  {loss}{size(speed)} tokens/s  {memory:.1f} GiB"
+        self.report.update(self._progress(), facts)
+
+    last_loss: float | None = None
+    began: float = 0.0
+    began_at: int = 0
+
+    def _cuda(self) -> list[torch.device]:
+        return [self.model.device] if self.model.device.type == "cuda" else []
+
+
+@contextmanager
+def _stop_signals() -> Iterator[threading.Event]:
+    """Ctrl-C and SIGTERM ask the loop to save and stop; a second one stops at once."""
+    stop = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+    kinds = (signal.SIGINT, signal.SIGTERM)
+    before = {kind: signal.getsignal(kind) for kind in kinds}
+
+    def handle(number: int, frame: object) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+
+    for kind in kinds:
+        signal.signal(kind, handle)
+    try:
+        yield stop
+    finally:
+        for kind, old in before.items():
+            signal.signal(kind, old)

@@ -1,0 +1,111 @@
+"""How a model is trained, as data."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from headswap.errors import UsageError
+
+BUDGETS = ("steps", "epochs", "tokens", "minutes")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Exactly one of ``steps``, ``epochs``, ``tokens`` and ``minutes`` is the budget."""
+
+    steps: int | None = None
+    epochs: float | None = None
+    tokens: int | None = None
+    minutes: float | None = None
+
+    batch: int = 32
+    accumulate: int = 1
+    lr: float = 1e-3
+    schedule: Literal["constant", "cosine", "linear", "wsd"] = "cosine"
+    warmup: float = 0.05
+    decay: float = 0.2
+    final_lr: float = 0.0
+    betas: tuple[float, ...] = (0.9, 0.95)
+    epsilon: float = 1e-8
+    weight_decay: float = 0.1
+    clip: float = 1.0
+    layer_decay: float = 1.0
+    freeze: Literal["none", "embedding", "backbone"] = "none"
+    freeze_layers: int = 0
+
+    evaluate_every: int | None = None
+    patience: int | None = None
+    keep: Literal["best", "last"] = "last"
+    select: Literal["auto", "loss", "accuracy", "macro_f1"] = "auto"
+    save_minutes: float = 5.0
+    log_every: int = 50
+
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    deterministic: bool = False
+    threads: int | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        given = [name for name in BUDGETS if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise UsageError(
+                f"two budgets at once: {' and '.join('train.' + name for name in given)}",
+                fix="give one",
+            )
+        for name in given:
+            if getattr(self, name) <= 0:
+                raise UsageError(f"train.{name} must be above 0, not {getattr(self, name)}")
+        for name in ("batch", "accumulate", "log_every"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"train.{name} must be at least 1, not {getattr(self, name)}")
+        if self.accumulate > self.batch:
+            raise UsageError(
+                f"train.accumulate {self.accumulate} is more than train.batch {self.batch}",
+                fix="a batch cannot be cut into more parts than it has examples",
+            )
+        if not self.lr > 0 or not math.isfinite(self.lr):
+            raise UsageError(f"train.lr must be above 0, not {self.lr}")
+        for name in ("warmup", "decay"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise UsageError(
+                    f"train.{name} is a share of the training, from 0 to 1, "
+                    f"not {getattr(self, name)}"
+                )
+
+    @property
+    def budget(self) -> str:
+        for name in BUDGETS:
+            if getattr(self, name) is not None:
+                return name
+        raise UsageError(
+            "no budget", fix=f"give one of {', '.join('--' + name for name in BUDGETS)}"
+        )
+
+    def total_steps(self, batches: int, tokens_a_step: float) -> int | None:
+        """Optimizer steps, or None when minutes decide."""
+        if self.minutes is not None:
+            return None
+        if self.steps is not None:
+            return self.steps
+        if self.epochs is not None:
+            return max(1, round(self.epochs * batches))
+        if self.tokens is not None:
+            return max(1, math.ceil(self.tokens / tokens_a_step))
+        raise UsageError(f"no budget: set one of {', '.join(BUDGETS)}")
+
+
+def rate(plan: Plan, progress: float) -> float:
+    """The learning rate at a share of the training, 0 to 1."""
+    if progress < plan.warmup:
+        return plan.lr * progress / plan.warmup
+    rest = (progress - plan.warmup) / max(1 - plan.warmup, 1e-9)
+    low, high = plan.final_lr, plan.lr
+    if plan.schedule == "cosine":
+        return low + (high - low) * 0.5 * (1 + math.cos(math.pi * rest))
+    if plan.schedule == "linear":
+        return high + (low - high) * rest
+    if plan.schedule == "wsd" and progress > 1 - plan.decay:
+        return high + (low - high) * (progress - 1 + plan.decay) / max(plan.decay, 1e-9)
+    return high
