@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from headswap.api import load, resume, train
 
 __all__ = ["load", "resume", "train"]
+__version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import App, CycloptsError, Group, Parameter
 from rich.console import Console
 
+from headswap import __version__
 from headswap.errors import HeadswapError, Interrupted, StorageError, UsageError
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ app = App(
         "    headswap train classify reviews.csv --from runs/base --out runs/reviews\n\n"
         "    headswap predict runs/reviews new.txt"
     ),
+    version=__version__,
     version_flags=["--version"],
     help_format="plaintext",
 )
@@ -48,8 +50,8 @@ def train(
     out: Annotated[Path, Parameter(name="--out")],
     base: Annotated[Path | None, Parameter(name="--from")] = None,
     recipe: str | None = None,
-    valid: Annotated[list[Path], Parameter(consume_multiple=True)] = [],  # noqa: B006
-    test: Annotated[list[Path], Parameter(consume_multiple=True)] = [],  # noqa: B006
+    valid: Annotated[list[Path], Parameter(consume_multiple=True, negative="")] = [],  # noqa: B006
+    test: Annotated[list[Path], Parameter(consume_multiple=True, negative="")] = [],  # noqa: B006
     steps: Annotated[int | None, Parameter(group=budgets)] = None,
     epochs: Annotated[float | None, Parameter(group=budgets)] = None,
     tokens: Annotated[int | None, Parameter(group=budgets)] = None,
@@ -92,6 +94,14 @@ def train(
         Validation files. Without them a share of the data is held out.
     test
         Labelled files that are scored once, at the end.
+    steps
+        Optimizer steps.
+    epochs
+        Passes over the data.
+    tokens
+        Tokens read in training.
+    minutes
+        Wall-clock minutes; the only budget whose result depends on the machine's speed.
     lr
         The peak learning rate.
     batch
@@ -289,7 +299,7 @@ def generate(
         Where to compute: auto, cpu, cuda, cuda:N.
     """
     from headswap import api
-    from headswap.generate.strategies import Sampling
+    from headswap.decoding.strategies import Sampling
 
     sampling = Sampling(temperature, top_k, top_p, seed)
     trained = api.load(run, device=device)

@@ -26,9 +26,9 @@ from headswap.text import corpus, files, shards, tokenizer
 from headswap.text.corpus import LabelledText
 from headswap.text.loader import BucketLoader, Labelled, WindowLoader, Windows
 from headswap.text.tokenizer import Tokenizer
-from headswap.train import checkpoint, machine
-from headswap.train.evaluate import evaluate, scores
-from headswap.train.loop import Data, train
+from headswap.training import checkpoint, machine
+from headswap.training.evaluate import evaluate, scores
+from headswap.training.loop import Data, train
 from headswap.types import Table
 
 ROLES = ("train", "valid", "test")

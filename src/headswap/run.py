@@ -23,7 +23,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from headswap import config, storage
+from headswap import __version__, config, storage
 from headswap.errors import DataError, StorageError, UsageError
 from headswap.types import Table
 
@@ -138,7 +138,7 @@ class Run:
 def provenance(data: Table) -> Table:
     """Who made this run: versions, machine and command, beside the data's hashes."""
     return {
-        "headswap": metadata.version("headswap"),
+        "headswap": __version__,
         "python": platform.python_version(),
         "libraries": {name: metadata.version(name) for name in LIBRARIES},
         "machine": {

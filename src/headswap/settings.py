@@ -19,7 +19,7 @@ from headswap.nn.spec import Stack, stack_from
 from headswap.objectives import OBJECTIVES, Objective
 from headswap.text.corpus import Reading
 from headswap.text.tokenizer import TokenizerPlan
-from headswap.train.plan import BUDGETS, Plan
+from headswap.training.plan import BUDGETS, Plan
 from headswap.types import Table
 
 SECTIONS = ("model", "tokenizer", "data", "train")

@@ -13,16 +13,16 @@ import torch
 from headswap import metrics
 from headswap import run as runs
 from headswap.errors import DataError, UsageError
-from headswap.generate.stepper import Stepper, prompt_ids
-from headswap.generate.strategies import Sampling, extend
+from headswap.decoding.stepper import Stepper, prompt_ids
+from headswap.decoding.strategies import Sampling, extend
 from headswap.objectives import Causal, Classify
 from headswap.pipeline import load_model, softmax
 from headswap.run import Run
 from headswap.text import corpus, tokenizer
 from headswap.text.corpus import Reading
 from headswap.text.loader import Labelled, Window
-from headswap.train import machine
-from headswap.train.evaluate import evaluate, scores
+from headswap.training import machine
+from headswap.training.evaluate import evaluate, scores
 from headswap.types import Ids, Table
 
 TEXTS_AT_ONCE = 2_048

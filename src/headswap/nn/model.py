@@ -21,10 +21,11 @@ NORMAL_SCALE = 0.02
 class Model(nn.Module):
     def __init__(self, stack: Stack, vocabulary: int, heads: Mapping[str, HeadSpec]) -> None:
         super().__init__()
-        self.backbone = Backbone(stack, vocabulary)
-        self.heads = nn.ModuleDict(
-            {name: make_head(spec, self.backbone.embedding) for name, spec in heads.items()}
-        )
+        with torch.random.fork_rng(devices=[]):  # torch's own first weights are thrown away
+            self.backbone = Backbone(stack, vocabulary)
+            self.heads = nn.ModuleDict(
+                {name: make_head(spec, self.backbone.embedding) for name, spec in heads.items()}
+            )
 
     @property
     def device(self) -> torch.device:
@@ -70,7 +71,8 @@ def swap_head(
             swapped.heads[name] = old
             names |= {f"heads.{name}.{part}" for part, _ in old.named_parameters()}
         else:
-            swapped.heads[name] = make_head(spec, backbone.embedding).to(model.device)
+            with torch.random.fork_rng(devices=[]):
+                swapped.heads[name] = make_head(spec, backbone.embedding).to(model.device)
     kept = {name: tensor for name, tensor in swapped.tensors().items() if name in names}
     fresh = {name: tensor for name, tensor in swapped.tensors().items() if name not in names}
     _initialise(fresh, backbone.stack, seed)

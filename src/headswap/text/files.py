@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
-from headswap.errors import DataError, StorageError, UsageError
+from headswap.errors import DataError, HeadswapError, StorageError, UsageError
 
 LONGEST_LINE = 64 * 2**20
 COMPRESSED = {".gz": gzip.open, ".xz": lzma.open}
@@ -28,15 +28,19 @@ def kind(path: Path) -> str:
 def open_bytes(path: Path) -> IO[bytes]:
     """The file's decompressed bytes; a missing or unreadable file is a clear error."""
     try:
-        if path.is_dir():
-            raise UsageError("is a folder, not a file", where=path, fix="name the files in it")
         if path.suffix in COMPRESSED:
             return COMPRESSED[path.suffix](path, "rb")  # type: ignore[return-value]
         return path.open("rb")
-    except FileNotFoundError as error:
-        raise StorageError("no such file", where=path, fix="check the path") from error
     except OSError as error:
-        raise StorageError(f"cannot open it ({error.strerror})", where=path) from error
+        raise _refusal(path, error) from error
+
+
+def _refusal(path: Path, error: OSError) -> HeadswapError:
+    if isinstance(error, FileNotFoundError):
+        return StorageError("no such file", where=path, fix="check the path")
+    if isinstance(error, IsADirectoryError):
+        return UsageError("is a folder, not a file", where=path, fix="name the files in it")
+    return StorageError(f"cannot read it ({error.strerror})", where=path)
 
 
 def lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -92,8 +96,6 @@ def sha256(paths: Sequence[Path]) -> str:
         try:
             with path.open("rb") as stream:
                 digest.update(hashlib.file_digest(stream, "sha256").digest())
-        except FileNotFoundError as error:
-            raise StorageError("no such file", where=path, fix="check the path") from error
         except OSError as error:
-            raise StorageError(f"cannot read it ({error.strerror})", where=path) from error
+            raise _refusal(path, error) from error
     return digest.hexdigest()

@@ -9,7 +9,7 @@ import sys
 import torch
 
 from headswap.errors import ResourceError
-from headswap.train.plan import Plan
+from headswap.training.plan import Plan
 
 
 def pick_device(name: str = "auto") -> torch.device:

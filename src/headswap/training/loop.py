@@ -28,10 +28,10 @@ from headswap.randomness import derive, generator
 from headswap.run import CHECKPOINTS, METRICS, Run
 from headswap.text.loader import Loader
 from headswap.text.tokenizer import Tokenizer
-from headswap.train import checkpoint, machine, optim
-from headswap.train.checkpoint import State
-from headswap.train.evaluate import autocast, evaluate, scores
-from headswap.train.plan import Plan, rate
+from headswap.training import checkpoint, machine, optim
+from headswap.training.checkpoint import State
+from headswap.training.evaluate import autocast, evaluate, scores
+from headswap.training.plan import Plan, rate
 
 
 @dataclass(frozen=True)
@@ -273,6 +273,7 @@ class _Training:
             if wrong:
                 raise DataError(f"the best checkpoint is damaged ({wrong})", where=path)
             checkpoint.load_weights(self.model, path / checkpoint.MODEL)
+        checkpoint.prune(self.folder, self.state)
 
     def _save(self) -> None:
         self._check_health()

@@ -81,11 +81,15 @@ def save(folder: Path, model: Model, optimizer: torch.optim.Optimizer, state: St
         save_weights(model, staged / MODEL)
         save_file(_optimizer_tensors(model, optimizer), staged / OPTIMIZER)
         (staged / STATE).write_text(json.dumps(asdict(state)) + "\n", "utf-8")
-    keep = {state.step, state.best_step}
-    for old in _steps(folder)[KEEP_LAST:]:
-        if _number(old) not in keep:
-            storage.remove(old)
+    prune(folder, state, KEEP_LAST)
     return target
+
+
+def prune(folder: Path, state: State, last: int = 1) -> None:
+    """Delete all checkpoints but the best and the last few."""
+    for old in _steps(folder)[last:]:
+        if _number(old) != state.best_step:
+            storage.remove(old)
 
 
 def latest(folder: Path, warn: Callable[[str], None]) -> Path | None:

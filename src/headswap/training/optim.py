@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from headswap.nn.model import Model
-from headswap.train.plan import Plan
+from headswap.training.plan import Plan
 
 
 def freeze(model: Model, plan: Plan) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from headswap.errors import UsageError
-from headswap.generate.stepper import Stepper
+from headswap.decoding.stepper import Stepper
 from headswap.randomness import generator
 
 
@@ -36,7 +36,7 @@ class Sampling:
         if self.temperature == 0:
             return logits_BV.argmax(-1)
         scaled = (logits_BV / self.temperature).double()
-        order = scaled.argsort(-1, descending=True, stable=True)
+        order = torch.sort(scaled, dim=-1, descending=True, stable=True).indices
         chances = scaled.gather(1, order).softmax(-1)
         if self.top_k is not None:
             chances[:, self.top_k :] = 0

@@ -1,0 +1,49 @@
+import torch
+
+from headswap.nn.visibility import PADDING, Visibility
+
+CPU = torch.device("cpu")
+
+
+def test_causal_allows_the_past_and_the_present_only():
+    allowed = Visibility("causal").allowed(1, 5, 5, CPU)[0]
+    assert torch.equal(allowed, torch.ones(5, 5).tril().bool())
+
+
+def test_full_with_lengths_hides_padding_from_real_tokens():
+    seen = Visibility.of_lengths("full", torch.tensor([3, 5]), 5).allowed(2, 5, 5, CPU)
+    assert seen[0, :3, :3].all() and not seen[0, :3, 3:].any()
+    assert seen[1].all()
+
+
+def test_no_row_is_ever_empty():
+    documents = torch.tensor([[0, 0, 1, 1, PADDING, PADDING]])
+    for rule in ("causal", "full"):
+        assert Visibility(rule, documents).allowed(1, 6, 6, CPU).any(-1).all()
+
+
+def test_documents_do_not_see_each_other():
+    documents = torch.tensor([[0, 0, 1, 1, 2]])
+    allowed = Visibility("full", documents).allowed(1, 5, 5, CPU)[0]
+    assert torch.equal(allowed, documents[0][:, None] == documents[0][None, :])
+
+
+def test_the_kernel_gets_the_same_rule():
+    """What the kernel is told and what a picture would show are one thing."""
+    documents = torch.tensor([[0, 0, 1, PADDING], [0, 1, 1, 1]])
+    for visibility in (
+        Visibility("causal"),
+        Visibility("full"),
+        Visibility("causal", documents),
+        Visibility("full", documents),
+        Visibility("causal", places_BT=torch.tensor([[2], [3]])),
+    ):
+        queries = 1 if visibility.places_BT is not None else 4
+        shown = visibility.allowed(2, queries, 4, CPU)
+        kernel = visibility.kernel(queries, 4, CPU)
+        used = torch.ones(2, queries, 4, dtype=torch.bool)
+        if kernel.causal:
+            used = used.tril()
+        if kernel.mask_B1TS is not None:
+            used = used & kernel.mask_B1TS[:, 0]
+        assert torch.equal(shown, used)

@@ -1,0 +1,359 @@
+"""The command line: what it does, and what it says when it cannot."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from conftest import corpus_text, review_rows, write_jsonl
+
+from headswap import cli, storage
+
+SMALL = [
+    f"--set={setting}"
+    for setting in (
+        "model.width=16",
+        "model.layers=2",
+        "model.heads=2",
+        "model.feedforward=32",
+        "model.length=24",
+        "tokenizer.vocabulary=330",
+    )
+]
+
+
+@pytest.fixture
+def headswap(capfd, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments, stdin=None):
+        capfd.readouterr()
+        code = 0
+        try:
+            cli.main([str(argument) for argument in arguments])
+        except SystemExit as stop:
+            code = stop.code or 0
+        captured = capfd.readouterr()
+        return code, captured.out, captured.err
+
+    return run
+
+
+@pytest.fixture
+def base(headswap, corpus_file):
+    code, _, err = headswap("train", "causal", corpus_file, "--out", "base", "--steps", 6, *SMALL)
+    assert code == 0, err
+    return Path("base")
+
+
+def refused(result, code, *words):
+    found, out, err = result
+    assert found == code, err
+    assert out == ""
+    last = err.strip().split("\n")[-1]
+    assert last.startswith("headswap: ") and "Traceback" not in err
+    for word in words:
+        assert word in last
+
+
+# What it does
+
+
+def test_the_whole_slice(headswap, base, reviews_file):
+    """Text file, base, swapped head, predictions."""
+    code, out, err = headswap(
+        "train", "classify", reviews_file, "--from", base, "--out", "clf", "--epochs", 6, "--lr", 0.01
+    )
+    assert code == 0 and out == "clf\n"
+    assert "carried over 14 tensors" in err
+    code, out, _ = headswap("predict", "clf", "--text", "superb lovely charming book")
+    line = json.loads(out)
+    assert line["label"] in ("good", "bad")
+    assert abs(sum(line["probabilities"].values()) - 1) < 1e-9
+    code, out, _ = headswap("evaluate", "clf", reviews_file, "--json")
+    assert json.loads(out)["accuracy"] > 0.9
+    code, out, _ = headswap("evaluate", base, "corpus.txt", "--json")
+    assert {"loss", "bits_per_byte"} <= json.loads(out).keys()
+    code, out, _ = headswap("generate", base, "the book", "--length", 5)
+    assert code == 0 and out.startswith("the book")
+    code, out, _ = headswap("inspect", "clf", "--json")
+    counted = json.loads(out)["parameters"]["total"]
+    from safetensors.numpy import load_file
+
+    assert counted == sum(tensor.size for tensor in load_file("clf/model.safetensors").values())
+
+
+def test_the_run_folder(headswap, base):
+    names = {path.name for path in base.iterdir()}
+    assert names == {
+        "config.toml",
+        "provenance.json",
+        "tokenizer",
+        "metrics.jsonl",
+        "timing.jsonl",
+        "checkpoints",
+        "model.safetensors",
+        "predictions",
+        "scores.json",
+        "manifest.json",
+    }
+    provenance = json.loads((base / "provenance.json").read_text())
+    assert provenance["libraries"]["torch"] and provenance["data"]["train"]["sha256"]
+    metrics = [json.loads(line) for line in (base / "metrics.jsonl").read_text().splitlines()]
+    assert metrics[0]["split"] == "valid" and metrics[0]["step"] == 0
+    assert not any("time" in key for line in metrics for key in line)
+
+
+def test_predict_reads_files_and_lines_up_with_them(headswap, base, reviews_file):
+    headswap("train", "classify", reviews_file, "--from", base, "--out", "clf", "--epochs", 1)
+    Path("new.txt").write_text("superb book\n\nawful book\n")
+    code, out, _ = headswap("predict", "clf", "new.txt")
+    assert code == 0 and len(out.splitlines()) == 3
+    code, out, _ = headswap("predict", "clf", reviews_file)
+    assert len(out.splitlines()) == 120
+
+
+def test_help_is_quick_and_imports_no_torch():
+    started = time.monotonic()
+    code = "import sys; from headswap import cli\ntry: cli.main(['--help'])\nexcept SystemExit: pass\n"
+    code += "assert 'torch' not in sys.modules and 'numpy' not in sys.modules"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0 and "train" in done.stdout
+    assert time.monotonic() - started < 2  # 0.2 s here; generous for a busy machine
+
+
+def test_inspect_a_recipe(headswap):
+    code, out, _ = headswap("inspect", "course", "--json")
+    assert json.loads(out)["parameters"]["total"] == 21_018_401
+    code, out, _ = headswap("inspect", "course", "--objective", "classify", "--classes", 2, "--json")
+    assert json.loads(out)["parameters"]["total"] == 10_968_602
+    code, out, _ = headswap("inspect", "course")
+    assert "21,018,401" in out
+    assert "course" in headswap("recipes")[1]
+
+
+# What it refuses
+
+
+def train(headswap, *more, objective="causal", out="new"):
+    return headswap("train", objective, *more, "--out", out, "--steps", 4, *SMALL)
+
+
+def test_missing_and_empty_files(headswap, tmp_path):
+    refused(train(headswap, "nothing.txt"), 74, "nothing.txt", "no such file")
+    Path("empty.txt").write_text("")
+    refused(train(headswap, "empty.txt"), 65, "empty.txt", "no text")
+    refused(train(headswap, tmp_path), 2, "is a folder")
+    assert not Path("new").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"fine\nbad \0 byte\n", ["line 2", "NUL"]),
+        (b"fine\ncaf\xe9\n", ["line 2", "invalid UTF-8", "iconv"]),
+        ("fine".encode("utf-16"), ["UTF-16"]),
+    ],
+)
+def test_bad_bytes(headswap, content, words):
+    Path("bad.txt").write_bytes(content)
+    refused(train(headswap, "bad.txt"), 65, "bad.txt", *words)
+
+
+def test_a_byte_order_mark_does_no_harm(headswap):
+    Path("bom.txt").write_bytes(b"\xef\xbb\xbf" + corpus_text().encode())
+    code, _, err = train(headswap, "bom.txt")
+    assert code == 0, err
+
+
+def test_wrong_columns(headswap):
+    Path("a.csv").write_text("words,tag\nhello,x\nbye,y\n")
+    refused(train(headswap, "a.csv", objective="classify"), 65, "no text column", "--text-column")
+    refused(
+        train(headswap, "a.csv", "--text-column", "word", objective="classify"),
+        2,
+        "did you mean 'words'?",
+    )
+    refused(
+        train(headswap, "a.csv", "--text-column", "words", objective="classify"),
+        65,
+        "no label column",
+    )
+
+
+def test_unknown_names_get_a_suggestion(headswap, corpus_file):
+    refused(headswap("trian"), 2, 'Did you mean "train"?')
+    refused(headswap("train", "causl", "x", "--out", "y"), 2, "did you mean 'causal'?")
+    refused(train(headswap, corpus_file, "--recipe", "tinny"), 2, "did you mean 'tiny'?")
+    refused(train(headswap, corpus_file, "--set", "model.widht=3"), 2, "did you mean 'width'?")
+    refused(train(headswap, corpus_file, "--set", "trian.lr=3"), 2, "did you mean 'train'?")
+    refused(train(headswap, corpus_file, "--stpes", 3), 2, "Did you mean --steps?")
+
+
+def test_a_label_seen_only_in_test(headswap, reviews_file, tmp_path):
+    odd = write_jsonl(tmp_path / "odd.jsonl", [{"text": "hm", "label": "neutral"}])
+    refused(
+        train(headswap, reviews_file, "--test", odd, objective="classify"),
+        65,
+        "odd.jsonl",
+        "'neutral' is not among the training labels (bad, good)",
+    )
+
+
+def test_one_class_only(headswap, tmp_path):
+    rows = [{"text": row["text"], "label": "same"} for row in review_rows(10)]
+    path = write_jsonl(tmp_path / "one.jsonl", rows)
+    refused(train(headswap, path, objective="classify"), 65, "only one label, 'same'")
+
+
+def test_text_shorter_than_a_window(headswap):
+    Path("short.txt").write_text("only a few words here\n")
+    refused(train(headswap, "short.txt"), 65, "shorter than one window of 24", "model.length")
+
+
+def test_a_vocabulary_larger_than_the_text_allows_is_capped_with_a_warning(headswap, corpus_file):
+    code, _, err = headswap(
+        "train", "causal", corpus_file, "--out", "new", "--steps", 2, *SMALL[:-1]
+    )
+    assert code == 0 and "too small for 4,000 tokens: the vocabulary has" in err
+
+
+def test_a_base_with_another_tokenizer(headswap, base, reviews_file, corpus_file):
+    headswap("train", "causal", corpus_file, "--out", "other", "--steps", 2, *SMALL[:-1])
+    refused(
+        headswap(
+            "train", "classify", reviews_file, "--from", base, "--out", "new",
+            "--tokenizer", "other/tokenizer/sentencepiece.model",
+        ),
+        2,
+        "another tokenizer",
+    )
+
+
+def test_changing_the_model_of_a_base(headswap, base, reviews_file):
+    refused(
+        headswap("train", "classify", reviews_file, "--from", base, "--out", "n", "--set", "model.width=8"),
+        2,
+        "model.width comes from the base",
+    )
+
+
+def test_wrong_uses_of_runs(headswap, base, reviews_file, corpus_file):
+    refused(headswap("predict", base, "--text", "x"), 2, "has no labels", "headswap train classify")
+    refused(headswap("predict", "nowhere", "--text", "x"), 74, "no such run")
+    refused(headswap("predict", reviews_file.parent, "--text", "x"), 2, "not a run folder")
+    refused(train(headswap, corpus_file, out="base"), 2, "a run is already there", "headswap resume")
+    headswap("train", "classify", reviews_file, "--from", base, "--out", "clf", "--epochs", 1)
+    refused(headswap("generate", "clf", "x"), 2, "cannot generate")
+    Path("odd.jsonl").write_text('{"text": "x", "label": "strange"}\n')
+    refused(headswap("evaluate", "clf", "odd.jsonl"), 65, "'strange' is unknown to the run")
+
+
+def test_no_gpu_here(headswap, corpus_file):
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    refused(train(headswap, corpus_file, "--device", "cuda"), 69, "no CUDA GPU", "--device cpu")
+    refused(train(headswap, corpus_file, "--device", "gpu9", out="n2"), 69, "unknown device")
+
+
+def test_a_loss_that_turns_infinite(headswap, corpus_file):
+    result = headswap(
+        "train", "causal", corpus_file, "--out", "new", "--steps", 200, "--lr", 1e9,
+        "--set", "train.clip=0", "--set", "train.schedule=constant", "--set", "train.warmup=0", *SMALL,
+    )
+    refused(result, 65, "infinite or not a number", "lower train.lr")
+    assert list(Path("new/checkpoints").glob("step-*"))
+
+
+def test_a_full_disk(headswap, corpus_file, monkeypatch):
+    plain = storage.os.fsync
+    calls = 0
+
+    def filling(descriptor):
+        nonlocal calls
+        calls += 1
+        if calls > 12:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        plain(descriptor)
+
+    monkeypatch.setattr(storage.os, "fsync", filling)
+    command = ("train", "causal", corpus_file, "--out", "new", "--steps", 6, *SMALL)
+    refused(headswap(*command, "--set", "train.evaluate_every=2"), 74, "the disk is full")
+    monkeypatch.setattr(storage.os, "fsync", plain)
+    code, _, err = headswap("resume", "new")
+    assert code == 0, err
+    assert not list(Path("new").rglob(f"{storage.STAGING}*"))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path, corpus_file, number):
+    command = [sys.executable, "-m", "headswap", "train", "causal", corpus_file, "--out", "run"]
+    process = subprocess.Popen(
+        [*map(str, command), "--steps", "100000", *SMALL],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    for _ in range(600):
+        if (tmp_path / "run/checkpoints/step-00000000/manifest.json").exists():
+            break
+        time.sleep(0.05)
+    time.sleep(0.5)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "stopped and saved at step" in err and "headswap resume run" in err
+    assert len(list((tmp_path / "run/checkpoints").glob("step-*"))) == 2
+
+
+# Coming back
+
+
+def test_damage_is_found_and_mended(headswap, base):
+    path = base / "model.safetensors"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    refused(headswap("generate", base, "x"), 65, "damaged", "headswap resume base")
+    code, _, err = headswap("resume", base)
+    assert code == 0 and path.read_bytes() == whole
+    assert headswap("resume", base)[2].strip().endswith("is finished already")
+
+
+def test_a_damaged_checkpoint_falls_back_to_the_one_before(headswap, corpus_file):
+    command = ("train", "causal", corpus_file, *SMALL, "--set", "train.evaluate_every=2")
+    headswap(*command, "--steps", 8, "--out", "whole")
+    headswap(*command, "--steps", 8, "--out", "run")
+    (Path("run") / "manifest.json").unlink()
+    newest = sorted(Path("run/checkpoints").iterdir())[-1] / "optimizer.safetensors"
+    content = bytearray(newest.read_bytes())
+    content[len(content) // 2] ^= 4
+    newest.write_bytes(content)
+    code, _, err = headswap("resume", "run")
+    assert code == 0 and "damaged checkpoint" in err and "using the one before" in err
+    for name in ("model.safetensors", "metrics.jsonl"):
+        assert (Path("run") / name).read_bytes() == (Path("whole") / name).read_bytes()
+
+
+def test_a_run_resumes_elsewhere_when_the_data_matches(headswap, base, corpus_file, tmp_path):
+    (base / "manifest.json").unlink()
+    base.rename("moved")
+    away = tmp_path / "away"
+    away.mkdir()
+    corpus_file.rename(away / corpus_file.name)
+    refused(headswap("resume", "moved"), 74, "not there", "--data")
+    code, _, err = headswap("resume", "moved", "--data", away)
+    assert code == 0, err
+    (Path("moved") / "manifest.json").unlink()
+    (away / corpus_file.name).write_text("something else\n" * 50)
+    refused(headswap("resume", "moved", "--data", away), 65, "has changed since the run began")

@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import errno
+import random
+
+import pytest
+
+from headswap import storage
+from headswap.errors import StorageError
+
+
+def make(folder):
+    with storage.new_folder(folder) as staged:
+        (staged / "a.bin").write_bytes(bytes(range(256)))
+        (staged / "b.txt").write_text("hello")
+    return folder
+
+
+def test_a_whole_folder_has_no_problem(tmp_path):
+    assert storage.problem(make(tmp_path / "x")) is None
+
+
+def test_every_flipped_or_cut_byte_is_found(tmp_path):
+    folder = make(tmp_path / "x")
+    draw = random.Random(0)
+    for name in ("a.bin", "b.txt", storage.MANIFEST):
+        path = folder / name
+        whole = path.read_bytes()
+        for _ in range(60):
+            place = draw.randrange(len(whole))
+            damaged = bytearray(whole)
+            if draw.random() < 0.7:
+                damaged[place] ^= 1 << draw.randrange(8)
+            else:
+                damaged = damaged[:place]
+            path.write_bytes(damaged)
+            assert storage.problem(folder) is not None, (name, place)
+        path.write_bytes(whole)
+    assert storage.problem(folder) is None
+    (folder / "a.bin").unlink()
+    assert "missing" in storage.problem(folder)
+
+
+def test_a_failure_leaves_neither_the_folder_nor_its_staging(tmp_path):
+    with pytest.raises(RuntimeError), storage.new_folder(tmp_path / "x") as staged:
+        (staged / "a").write_text("half")
+        raise RuntimeError
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_is_one_clear_line_and_the_old_file_stays(tmp_path, monkeypatch):
+    path = tmp_path / "file"
+    storage.write(path, "old")
+
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(storage.os, "fsync", full)
+    with pytest.raises(StorageError, match="disk is full"):
+        storage.write(path, "new")
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_manifest_cannot_reach_outside(tmp_path):
+    folder = make(tmp_path / "x")
+    (tmp_path / "secret").write_text("s")
+    entries = {"../secret": storage._entry(tmp_path / "secret")}
+    (folder / storage.MANIFEST).write_text(storage._render(entries))
+    assert "outside" in storage.problem(folder)
+
+
+def test_sweep_removes_what_a_killed_process_left(tmp_path):
+    (tmp_path / f"{storage.STAGING}step-1-999").mkdir()
+    (tmp_path / f"{storage.STAGING}file").write_text("")
+    storage.sweep(tmp_path)
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from conftest import corpus_text
+
+from headswap.text import shards
+from headswap.text.loader import BucketLoader, WindowLoader, Windows, by_length, share
+
+
+@pytest.fixture
+def corpus(tokens):
+    return shards.prepare(lambda: corpus_text(80).split("\n\n"), tokens, "source")
+
+
+def test_windows_score_every_token_once(corpus):
+    windows = Windows(corpus, 16, seed=0)
+    cut = [windows.window(i).ids for i in range(windows.count)]
+    scored = np.concatenate([ids[1:] for ids in cut])
+    assert np.array_equal(scored, corpus.read(1, len(corpus)))
+    assert all(a[-1] == b[0] for a, b in zip(cut, cut[1:], strict=False))
+
+
+def test_training_and_validation_windows_never_meet(corpus):
+    windows = Windows(corpus, 16, seed=0, held_out=9)
+    loader = WindowLoader(windows, batch=8, seed=0)
+    held = {windows.window(i).ids.tobytes() for i in windows.valid()}
+    for epoch in range(2):
+        seen = [w.ids.tobytes() for i in range(loader.batches) for w in loader.batch(epoch, i)]
+        assert len(seen) == windows.count - 9
+        everything = Counter(windows.window(i).ids.tobytes() for i in range(windows.count))
+        assert Counter(seen) + Counter(held) == everything
+
+
+def test_each_epoch_has_its_own_order_and_any_batch_can_be_asked_for(corpus):
+    loader = WindowLoader(Windows(corpus, 16, seed=0), batch=8, seed=0)
+    again = WindowLoader(Windows(corpus, 16, seed=0), batch=8, seed=0)
+    first = [loader.batch(0, i) for i in range(loader.batches)]
+    for i in reversed(range(loader.batches)):
+        assert all(
+            np.array_equal(a.ids, b.ids) for a, b in zip(first[i], again.batch(0, i), strict=True)
+        )
+    assert any(
+        not np.array_equal(a.ids, b.ids) for a, b in zip(first[0], loader.batch(1, 0), strict=True)
+    )
+
+
+def test_buckets_hold_every_example_once_and_waste_little():
+    draw = np.random.default_rng(0)
+    lengths = draw.integers(1, 500, 1000)
+    loader = BucketLoader(list(range(1000)), lengths, batch=8, seed=3)
+    for epoch in range(3):
+        batches = [loader.batch(epoch, i) for i in range(loader.batches)]
+        assert sorted(sum(batches, [])) == list(range(1000))
+        padded = sum(len(batch) * lengths[batch].max() for batch in batches)
+        assert padded < 1.1 * lengths.sum()
+    assert loader.batch(0, 5) != loader.batch(1, 5)
+    assert loader.batch(0, 5) == BucketLoader(list(range(1000)), lengths, 8, 3).batch(0, 5)
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 4])
+def test_ranks_share_one_global_order(world):
+    whole = list(range(24))
+    parts = [share(whole, rank, world) for rank in range(world)]
+    rebuilt = [None] * 24
+    for rank, part in enumerate(parts):
+        rebuilt[rank::world] = part
+    assert rebuilt == whole
+
+
+def test_by_length_covers_everything_longest_first():
+    groups = by_length([3, 9, 1, 9, 4], 2)
+    assert groups == [[1, 3], [4, 0], [2]]

@@ -1,0 +1,192 @@
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+import torch
+from conftest import STACKS, causal_model
+
+from headswap import api
+from headswap.errors import UsageError
+from headswap.nn.model import new_model
+from headswap.objectives import Classify
+from headswap.progress import Silent
+from headswap.training import machine, optim
+from headswap.training.plan import Plan, rate
+
+SMALL = [
+    {"model": {"width": 16, "layers": 2, "heads": 2, "feedforward": 32, "length": 24}},
+    {"tokenizer": {"vocabulary": 330}},
+]
+
+
+def metrics(trained):
+    return list(trained.run.metrics())
+
+
+def test_accumulation_changes_nothing_but_rounding(corpus_file, tmp_path):
+    runs = [
+        api.train(
+            "causal",
+            corpus_file,
+            out=tmp_path / f"a{parts}",
+            changes=[*SMALL, {"train": {"steps": 8, "batch": 8, "accumulate": parts}}],
+        )
+        for parts in (1, 3)
+    ]
+    first, second = (run.model.tensors() for run in runs)
+    for name in first:
+        torch.testing.assert_close(first[name], second[name], rtol=1e-3, atol=1e-5)
+
+
+def test_the_best_epoch_is_kept_and_patience_stops(reviews_file, tmp_path):
+    changes = [*SMALL, {"train": {"epochs": 40, "lr": 0.02, "patience": 3, "keep": "best"}}]
+    trained = api.train("classify", reviews_file, out=tmp_path / "r", changes=changes)
+    valid = [line for line in metrics(trained) if line["split"] == "valid"]
+    best = max(valid, key=lambda line: line["accuracy"])
+    scores = trained.run.scores()
+    assert scores["training"]["best_step"] == best["step"]
+    assert scores["valid"]["accuracy"] == best["accuracy"]
+    assert len(valid) < 41 and valid[-1]["step"] > best["step"]
+    predictions = (tmp_path / "r/predictions/valid.jsonl").read_text().splitlines()
+    right = [json.loads(line) for line in predictions]
+    share = sum(line["label"] == line["predicted"] for line in right) / len(right)
+    assert share == best["accuracy"]
+
+
+@pytest.mark.parametrize(
+    ("budget", "steps"), [({"steps": 5}, 5), ({"epochs": 2.0}, None), ({"tokens": 900}, 5)]
+)
+def test_budgets(corpus_file, tmp_path, budget, steps):
+    changes = [*SMALL, {"train": {"batch": 8, **budget}}]
+    trained = api.train("causal", corpus_file, out=tmp_path / "r", changes=changes)
+    last = metrics(trained)[-1]
+    assert last["step"] == steps if steps else last["epoch"] == 2.0
+
+
+def test_a_budget_in_minutes(corpus_file, tmp_path):
+    changes = [*SMALL, {"train": {"minutes": 0.02}}]
+    trained = api.train("causal", corpus_file, out=tmp_path / "r", changes=changes)
+    assert trained.run.scores()["training"]["steps"] > 1
+
+
+def test_two_seeds_differ_and_one_seed_repeats(corpus_file, tmp_path):
+    def weights(name, seed):
+        changes = [*SMALL, {"train": {"steps": 3, "seed": seed}, "model": {"dropout": 0.2}}]
+        trained = api.train("causal", corpus_file, out=tmp_path / name, changes=changes)
+        return (trained.run.path / "model.safetensors").read_bytes()
+
+    assert weights("a", 1) == weights("b", 1) != weights("c", 2)
+
+
+def test_training_leaves_the_callers_generator_alone(corpus_file, tmp_path):
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    changes = [*SMALL, {"train": {"steps": 2}, "model": {"dropout": 0.2}}]
+    api.train("causal", corpus_file, out=tmp_path / "r", changes=changes)
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_continuing_a_base_keeps_its_head(corpus_file, tmp_path):
+    changes = [*SMALL, {"train": {"steps": 5, "lr": 0.01}}]
+    api.train("causal", corpus_file, out=tmp_path / "a", changes=changes)
+    report = Silent()
+    more = [{"train": {"steps": 5, "lr": 0.01}}]
+    again = api.train(
+        "causal", corpus_file, out=tmp_path / "b", base=tmp_path / "a", changes=more, report=report
+    )
+    assert any("new head: 0 tensors" in line for line in report.lines)
+    assert metrics(again)[0]["loss"] < math.log(330) - 0.1
+
+
+def test_schedules():
+    cosine = Plan(steps=1, lr=2.0, warmup=0.1, schedule="cosine", final_lr=0.5)
+    assert rate(cosine, 0.05) == pytest.approx(1.0)
+    assert rate(cosine, 0.1) == pytest.approx(2.0)
+    assert rate(cosine, 0.55) == pytest.approx(1.25)
+    assert rate(cosine, 1.0) == pytest.approx(0.5)
+    linear = Plan(steps=1, lr=2.0, warmup=0.0, schedule="linear")
+    assert [rate(linear, x) for x in (0.0, 0.5, 1.0)] == pytest.approx([2.0, 1.0, 0.0])
+    stable = Plan(steps=1, lr=2.0, warmup=0.1, decay=0.2, schedule="wsd")
+    assert [rate(stable, x) for x in (0.5, 0.8, 0.9, 1.0)] == pytest.approx([2.0, 2.0, 1.0, 0.0])
+    assert rate(Plan(steps=1, lr=3.0, warmup=0.0, schedule="constant"), 0.7) == 3.0
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"steps": 1, "epochs": 1.0}, {"steps": 0}, {"batch": 0}, {"lr": 0.0}, {"lr": math.nan},
+     {"warmup": 2.0}, {"batch": 2, "accumulate": 3}],
+)
+def test_impossible_plans(wrong):
+    with pytest.raises(UsageError):
+        Plan(**wrong)
+
+
+def test_layerwise_rates_and_decay():
+    model = causal_model(STACKS["classic"], 40)
+    optimizer = optim.make_optimizer(model, Plan(steps=1, layer_decay=0.5, weight_decay=0.3))
+    optim.set_rate(optimizer, 1.0)
+    rates, decays = {}, {}
+    names = {id(p): n for n, p in model.tensors().items()}
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            rates[names[id(parameter)]] = group["lr"]
+            decays[names[id(parameter)]] = group["weight_decay"]
+    assert rates["heads.next.weight"] == 1.0
+    assert rates["backbone.layers.1.attention.qkv.weight"] == 0.5
+    assert rates["backbone.layers.0.attention.qkv.weight"] == 0.25
+    assert rates["backbone.embedding.weight"] == 0.125
+    assert decays["backbone.embedding.weight"] == 0.3
+    assert decays["backbone.layers.0.attention_norm.weight"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("plan", "learning"),
+    [
+        (Plan(freeze="backbone"), {"heads"}),
+        (Plan(freeze="embedding"), {"heads", "layers.0", "layers.1"}),
+        (Plan(freeze_layers=1), {"heads", "layers.1"}),
+    ],
+)
+def test_frozen_parts_do_not_move(reviews_file, tmp_path, plan, learning):
+    stack = STACKS["classic"]
+    model = new_model(stack, 40, Classify(("a", "b")).heads(stack, 40), seed=0)
+    optim.freeze(model, plan)
+    parts = {
+        "heads" if name.startswith("heads") else ".".join(name.split(".")[1:3])
+        for name, tensor in model.tensors().items()
+        if tensor.requires_grad
+    }
+    assert {part if "layers" in part or part == "heads" else part for part in parts} == learning
+
+
+def test_a_probe_changes_the_head_only(corpus_file, reviews_file, tmp_path):
+    base = api.train(
+        "causal", corpus_file, out=tmp_path / "a", changes=[*SMALL, {"train": {"steps": 2}}]
+    )
+    probe = api.train(
+        "classify",
+        reviews_file,
+        out=tmp_path / "b",
+        base=tmp_path / "a",
+        changes=[{"train": {"epochs": 2, "freeze": "backbone"}}],
+    )
+    before, after = base.model.tensors(), probe.model.tensors()
+    shared = [name for name in after if name.startswith("backbone.")]
+    assert all(torch.equal(before[name], after[name]) for name in shared)
+
+
+def test_precision_and_device():
+    cpu = torch.device("cpu")
+    assert machine.pick_precision(Plan(), cpu) == (torch.float32, None)
+    kind, note = machine.pick_precision(Plan(precision="bf16"), cpu)
+    assert (kind == torch.bfloat16) == (note is None)
+    assert machine.pick_device("cpu") == cpu
+
+
+def test_a_cpu_without_fast_bf16_gets_fp32_and_a_line(monkeypatch):
+    monkeypatch.setattr(machine, "_fast_bf16", lambda: False)
+    kind, note = machine.pick_precision(Plan(precision="bf16"), torch.device("cpu"))
+    assert kind == torch.float32 and "no fast bf16" in note
