@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import corpus_text, review_rows, write_jsonl
 
+from conftest import corpus_text, review_rows, write_jsonl
 from headswap import cli, storage
 
 SMALL = [
@@ -69,7 +69,17 @@ def refused(result, code, *words):
 def test_the_whole_slice(headswap, base, reviews_file):
     """Text file, base, swapped head, predictions."""
     code, out, err = headswap(
-        "train", "classify", reviews_file, "--from", base, "--out", "clf", "--epochs", 6, "--lr", 0.01
+        "train",
+        "classify",
+        reviews_file,
+        "--from",
+        base,
+        "--out",
+        "clf",
+        "--epochs",
+        6,
+        "--lr",
+        0.01,
     )
     assert code == 0 and out == "clf\n"
     assert "carried over 14 tensors" in err
@@ -122,7 +132,9 @@ def test_predict_reads_files_and_lines_up_with_them(headswap, base, reviews_file
 
 def test_help_is_quick_and_imports_no_torch():
     started = time.monotonic()
-    code = "import sys; from headswap import cli\ntry: cli.main(['--help'])\nexcept SystemExit: pass\n"
+    code = (
+        "import sys; from headswap import cli\ntry: cli.main(['--help'])\nexcept SystemExit: pass\n"
+    )
     code += "assert 'torch' not in sys.modules and 'numpy' not in sys.modules"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0 and "train" in done.stdout
@@ -130,11 +142,11 @@ def test_help_is_quick_and_imports_no_torch():
 
 
 def test_inspect_a_recipe(headswap):
-    code, out, _ = headswap("inspect", "course", "--json")
+    _, out, _ = headswap("inspect", "course", "--json")
     assert json.loads(out)["parameters"]["total"] == 21_018_401
-    code, out, _ = headswap("inspect", "course", "--objective", "classify", "--classes", 2, "--json")
+    _, out, _ = headswap("inspect", "course", "--objective", "classify", "--classes", 2, "--json")
     assert json.loads(out)["parameters"]["total"] == 10_968_602
-    code, out, _ = headswap("inspect", "course")
+    _code, out, _ = headswap("inspect", "course")
     assert "21,018,401" in out
     assert "course" in headswap("recipes")[1]
 
@@ -229,8 +241,15 @@ def test_a_base_with_another_tokenizer(headswap, base, reviews_file, corpus_file
     headswap("train", "causal", corpus_file, "--out", "other", "--steps", 2, *SMALL[:-1])
     refused(
         headswap(
-            "train", "classify", reviews_file, "--from", base, "--out", "new",
-            "--tokenizer", "other/tokenizer/sentencepiece.model",
+            "train",
+            "classify",
+            reviews_file,
+            "--from",
+            base,
+            "--out",
+            "new",
+            "--tokenizer",
+            "other/tokenizer/sentencepiece.model",
         ),
         2,
         "another tokenizer",
@@ -239,7 +258,17 @@ def test_a_base_with_another_tokenizer(headswap, base, reviews_file, corpus_file
 
 def test_changing_the_model_of_a_base(headswap, base, reviews_file):
     refused(
-        headswap("train", "classify", reviews_file, "--from", base, "--out", "n", "--set", "model.width=8"),
+        headswap(
+            "train",
+            "classify",
+            reviews_file,
+            "--from",
+            base,
+            "--out",
+            "n",
+            "--set",
+            "model.width=8",
+        ),
         2,
         "model.width comes from the base",
     )
@@ -249,7 +278,9 @@ def test_wrong_uses_of_runs(headswap, base, reviews_file, corpus_file):
     refused(headswap("predict", base, "--text", "x"), 2, "has no labels", "headswap train classify")
     refused(headswap("predict", "nowhere", "--text", "x"), 74, "no such run")
     refused(headswap("predict", reviews_file.parent, "--text", "x"), 2, "not a run folder")
-    refused(train(headswap, corpus_file, out="base"), 2, "a run is already there", "headswap resume")
+    refused(
+        train(headswap, corpus_file, out="base"), 2, "a run is already there", "headswap resume"
+    )
     headswap("train", "classify", reviews_file, "--from", base, "--out", "clf", "--epochs", 1)
     refused(headswap("generate", "clf", "x"), 2, "cannot generate")
     Path("odd.jsonl").write_text('{"text": "x", "label": "strange"}\n')
@@ -267,8 +298,22 @@ def test_no_gpu_here(headswap, corpus_file):
 
 def test_a_loss_that_turns_infinite(headswap, corpus_file):
     result = headswap(
-        "train", "causal", corpus_file, "--out", "new", "--steps", 200, "--lr", 1e9,
-        "--set", "train.clip=0", "--set", "train.schedule=constant", "--set", "train.warmup=0", *SMALL,
+        "train",
+        "causal",
+        corpus_file,
+        "--out",
+        "new",
+        "--steps",
+        200,
+        "--lr",
+        1e9,
+        "--set",
+        "train.clip=0",
+        "--set",
+        "train.schedule=constant",
+        "--set",
+        "train.warmup=0",
+        *SMALL,
     )
     refused(result, 65, "infinite or not a number", "lower train.lr")
     assert list(Path("new/checkpoints").glob("step-*"))
@@ -325,7 +370,7 @@ def test_damage_is_found_and_mended(headswap, base):
     whole = path.read_bytes()
     path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     refused(headswap("generate", base, "x"), 65, "damaged", "headswap resume base")
-    code, _, err = headswap("resume", base)
+    code, _, _err = headswap("resume", base)
     assert code == 0 and path.read_bytes() == whole
     assert headswap("resume", base)[2].strip().endswith("is finished already")
 

@@ -51,7 +51,7 @@ def test_assignments():
     assert config.parse_assignment("train.lr=3e-4") == {"train": {"lr": 3e-4}}
     assert config.parse_assignment("a.b.c=[1, 2]") == {"a": {"b": {"c": [1, 2]}}}
     assert config.parse_assignment("model.style=classic") == {"model": {"style": "classic"}}
-    with pytest.raises(UsageError, match="section.name=value"):
+    with pytest.raises(UsageError, match=r"section\.name=value"):
         config.parse_assignment("train.lr")
 
 

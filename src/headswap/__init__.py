@@ -1,22 +1,23 @@
 """Pretrain a small Transformer on your own text, swap its head, fine-tune it on a few labels.
 
-    import headswap
+import headswap
 
-    base = headswap.train("causal", "corpus.txt", out="runs/base")
-    model = headswap.train("classify", "reviews.csv", base="runs/base", out="runs/reviews")
-    for prediction in model.predict(["What a book!"]):
-        print(prediction.label, prediction.probabilities)
+base = headswap.train("causal", "corpus.txt", out="runs/base")
+model = headswap.train("classify", "reviews.csv", base="runs/base", out="runs/reviews")
+for prediction in model.predict(["What a book!"]):
+    print(prediction.label, prediction.probabilities)
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from headswap.version import __version__
+
 if TYPE_CHECKING:
     from headswap.api import load, resume, train
 
-__all__ = ["load", "resume", "train"]
-__version__ = "0.1.0"
+__all__ = ["__version__", "load", "resume", "train"]
 
 
 def __getattr__(name: str) -> Any:

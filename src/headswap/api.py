@@ -32,7 +32,7 @@ def train(
     """Train a new run and load it. ``changes`` are settings such as ``"train.lr=1e-3"``."""
     report = report or Silent()
     settings = plan(objective, data, recipe, base, valid, test, changes)
-    run = pipeline.create(settings, Path(out), report)
+    run = pipeline.create(settings, Path(out))
     return Trained(pipeline.execute(run, report, device), device)
 
 
@@ -72,8 +72,7 @@ def plan(
         base_settings = settings_module.from_table(base_run.settings())
         sources["base"] = str(base)
     tables = [
-        config.parse_assignment(change) if isinstance(change, str) else change
-        for change in changes
+        config.parse_assignment(change) if isinstance(change, str) else change for change in changes
     ]
     return settings_module.resolve(
         objective, recipe, [{"data": sources}, *tables], base=base_settings

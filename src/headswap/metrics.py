@@ -27,7 +27,9 @@ def macro_f1(table: np.ndarray) -> float:
     return float((2 * hits[occurring] / seen[occurring]).mean()) if occurring.any() else 0.0
 
 
-def classification(truth: Sequence[int], predicted: Sequence[int], classes: int) -> dict[str, float]:
+def classification(
+    truth: Sequence[int], predicted: Sequence[int], classes: int
+) -> dict[str, float]:
     table = confusion(truth, predicted, classes)
     return {"accuracy": accuracy(table), "macro_f1": macro_f1(table)}
 

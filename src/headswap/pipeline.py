@@ -18,24 +18,19 @@ from headswap import storage
 from headswap.errors import DataError, StorageError, UsageError
 from headswap.nn.model import Model, new_model, swap_head
 from headswap.objectives import Classify
-from headswap.progress import Reporter, size
-from headswap.randomness import derive
+from headswap.prepare import ROLES, Prepared, with_labels
+from headswap.progress import Reporter
 from headswap.run import Run
 from headswap.settings import Settings
-from headswap.text import corpus, files, shards, tokenizer
-from headswap.text.corpus import LabelledText
-from headswap.text.loader import BucketLoader, Labelled, WindowLoader, Windows
+from headswap.text import corpus, files, tokenizer
 from headswap.text.tokenizer import Tokenizer
 from headswap.training import checkpoint, machine
 from headswap.training.evaluate import evaluate, scores
-from headswap.training.loop import Data, train
+from headswap.training.loop import train
 from headswap.types import Table
 
-ROLES = ("train", "valid", "test")
-LABELS_HELD_OUT, WINDOWS_HELD_OUT, MOST_WINDOWS_HELD_OUT = 0.1, 0.01, 500
 
-
-def create(settings: Settings, out: Path, report: Reporter) -> Run:
+def create(settings: Settings, out: Path) -> Run:
     """Check everything that can be checked cheaply, then make the run folder."""
     if Run(out).exists():
         Run.create(out, {}, {})  # refuses, and says how to go on
@@ -44,7 +39,10 @@ def create(settings: Settings, out: Path, report: Reporter) -> Run:
     if not data.train:
         raise UsageError("no file to train on", fix="name at least one")
     data = dataclasses.replace(
-        data, **{role: tuple(str(Path(p).resolve()) for p in getattr(data, role)) for role in ROLES}
+        data,
+        train=_absolute(data.train),
+        valid=_absolute(data.valid),
+        test=_absolute(data.test),
     )
     hashes: Table = {
         role: {"sha256": files.sha256([Path(path) for path in getattr(data, role)])}
@@ -53,7 +51,7 @@ def create(settings: Settings, out: Path, report: Reporter) -> Run:
     }
     objective = settings.objective
     if isinstance(objective, Classify):
-        objective = _with_labels(objective, data)
+        objective = with_labels(objective, data)
     else:
         for path in map(Path, data.train):
             next(iter(corpus.documents([path], data.reading)))
@@ -81,7 +79,7 @@ def execute(
     assert settings.train.threads is not None
     machine.prepare(settings.train, place, settings.train.threads)
     tokens = _tokenizer(run, settings, paths, report)
-    prepared = _Prepared(settings, paths, tokens, report)
+    prepared = Prepared(settings, paths, tokens, report)
     stack, objective = settings.model, settings.objective
     model = Model(stack, tokens.size, objective.heads(stack, tokens.size)).to(place)
     _tell_size(model, settings, place, report)
@@ -95,158 +93,11 @@ def execute(
     return run
 
 
-class _Prepared:
-    """The examples of a run: what training reads and what is scored at the end."""
-
-    def __init__(
-        self,
-        settings: Settings,
-        paths: Mapping[str, Sequence[Path]],
-        tokens: Tokenizer,
-        report: Reporter,
-    ) -> None:
-        self.settings, self.paths, self.tokens, self.report = settings, paths, tokens, report
-        self.labelled: dict[str, list[Labelled]] = {}
-        if isinstance(settings.objective, Classify):
-            self.data = self._labelled(settings.objective)
-        else:
-            self.data = self._windows()
-
-    def _labelled(self, objective: Classify) -> Data:
-        data, plan = self.settings.data, self.settings.train
-        rows = {
-            role: [row for path in paths for row in corpus.labelled(path, data.reading)]
-            for role, paths in self.paths.items()
-        }
-        if "valid" not in rows:
-            share = LABELS_HELD_OUT if data.hold_out is None else data.hold_out
-            rows["train"], rows["valid"] = hold_out(rows["train"], share, plan.seed)
-        numbers = {label: number for number, label in enumerate(objective.labels)}
-        for role, some in rows.items():
-            encoded = self.tokens.encode([row.text for row in some])
-            self._tell_truncation(role, encoded, objective)
-            self.labelled[role] = [
-                Labelled(ids[: objective.room(self.settings.model)], numbers[row.label])
-                for ids, row in zip(encoded, some, strict=True)
-            ]
-        train_rows, valid_rows = self.labelled["train"], self.labelled["valid"]
-        lengths = np.array([len(example.ids) for example in train_rows])
-        loader = BucketLoader(train_rows, lengths, plan.batch, plan.seed)
-        truth = [example.label for example in valid_rows]
-        return Data(loader, valid_rows, truth, float(lengths.mean() + 1) * plan.batch)
-
-    def _windows(self) -> Data:
-        plan, length = self.settings.train, self.settings.model.length
-        main = self._shards("train")
-        if len(main) < length + 1:
-            raise DataError(
-                f"the text is {len(main)} tokens, shorter than one window of {length}",
-                where=self.paths["train"][0],
-                fix="give more text or set a smaller model.length",
-            )
-        count = Windows(main, length, plan.seed).count
-        held = 0
-        if "valid" not in self.paths and count > 1:
-            share = self.settings.data.hold_out
-            wanted = count * (WINDOWS_HELD_OUT if share is None else share)
-            held = min(max(1, round(wanted)), MOST_WINDOWS_HELD_OUT, count - 1)
-        windows = Windows(main, length, plan.seed, held)
-        if "valid" in self.paths:
-            other = Windows(self._shards("valid"), length, plan.seed)
-            valid = [other.window(i) for i in range(min(other.count, MOST_WINDOWS_HELD_OUT))]
-        else:
-            valid = [windows.window(i) for i in windows.valid()]
-        self.report.say(
-            f"{size(len(main))} tokens, {main.manifest.documents:,} documents, "
-            f"{count - held:,} windows of {length} to train on, {len(valid):,} to validate"
-        )
-        return Data(WindowLoader(windows, plan.batch, plan.seed), valid, None, plan.batch * length)
-
-    def _shards(self, role: str) -> shards.Shards:
-        paths, reading = self.paths[role], self.settings.data.reading
-        source = f"{files.sha256(paths)}/{reading}"
-        self.report.begin("encoding text")
-        try:
-            return shards.prepare(
-                lambda: corpus.documents(paths, reading),
-                self.tokens,
-                source,
-                lambda count: self.report.update(None, f"{size(count)} tokens"),
-            )
-        finally:
-            self.report.end()
-
-    def _tell_truncation(self, role: str, encoded: Sequence[Any], objective: Classify) -> None:
-        room = objective.room(self.settings.model)
-        lengths = np.array([len(ids) for ids in encoded])
-        lost = np.maximum(lengths - room, 0)
-        line = f"{role}: {len(lengths):,} texts, {lengths.mean():.0f} tokens on average"
-        if lost.any():
-            line += (
-                f"; {np.count_nonzero(lost):,} are longer than {room} and are cut, "
-                f"which loses {lost.sum() / lengths.sum():.1%} of the tokens"
-            )
-        self.report.say(line)
+def _absolute(paths: Sequence[str]) -> tuple[str, ...]:
+    return tuple(str(Path(path).resolve()) for path in paths)
 
 
-def hold_out(
-    rows: Sequence[LabelledText], share: float, seed: int
-) -> tuple[list[LabelledText], list[LabelledText]]:
-    """A stratified split by hash of the text, so that equal texts stay on one side."""
-    by_label: dict[str, dict[str, list[int]]] = {}
-    for index, row in enumerate(rows):
-        groups = by_label.setdefault(row.label, {})
-        groups.setdefault(" ".join(row.text.lower().split()), []).append(index)
-    away: set[int] = set()
-    for groups in by_label.values():
-        wanted = max(1, round(share * sum(map(len, groups.values())))) if len(groups) > 1 else 0
-        taken = 0
-        for text in sorted(groups, key=lambda text: derive(seed, "hold out", text))[:-1]:
-            if taken >= wanted:
-                break
-            away.update(groups[text])
-            taken += len(groups[text])
-    kept = [row for index, row in enumerate(rows) if index not in away]
-    return kept, [row for index, row in enumerate(rows) if index in away]
-
-
-def _with_labels(objective: Classify, data: settings_module.DataPlan) -> Classify:
-    """The labels of the training rows, by name; every other split must stay within them."""
-    found: dict[str, set[str]] = {}
-    for role in ROLES:
-        for path in map(Path, getattr(data, role)):
-            seen = {row.label for row in corpus.labelled(path, data.reading)}
-            found.setdefault(role, set()).update(seen)
-            if role != "train" and (unknown := sorted(seen - found["train"])):
-                raise DataError(
-                    f"the label {unknown[0]!r} is not among the training labels "
-                    f"({', '.join(sorted(found['train']))})",
-                    where=path,
-                    fix="add training examples of it or take those rows out",
-                )
-    labels = tuple(sorted(found["train"], key=_label_order))
-    if len(labels) < 2:
-        raise DataError(
-            f"only one label, {labels[0]!r}", where=data.train[0], fix="give at least two classes"
-        )
-    if objective.labels and set(objective.labels) != set(labels):
-        raise UsageError(
-            f"classify.labels are {', '.join(objective.labels)} but the data has "
-            f"{', '.join(labels)}"
-        )
-    return dataclasses.replace(objective, labels=objective.labels or labels)
-
-
-def _label_order(label: str) -> tuple[int, float, str]:
-    try:
-        return (0, float(label), label)
-    except ValueError:
-        return (1, 0.0, label)
-
-
-def _locate(
-    run: Run, settings: Settings, folder: Path | None
-) -> dict[str, list[Path]]:
+def _locate(run: Run, settings: Settings, folder: Path | None) -> dict[str, list[Path]]:
     """The data's files, here or in ``folder``, checked against the hashes of the run."""
     hashes = run.provenance()["data"]
     located: dict[str, list[Path]] = {}
@@ -347,7 +198,7 @@ def _finish(
     settings: Settings,
     model: Model,
     tokens: Tokenizer,
-    prepared: _Prepared,
+    prepared: Prepared,
     summary: Table,
     report: Reporter,
 ) -> None:
@@ -409,4 +260,3 @@ def _tell_size(model: Model, settings: Settings, place: torch.device, report: Re
         f"{settings.objective.name}: {count:,} parameters "
         f"({stack.layers} layers of width {stack.width}) on {place}"
     )
-

@@ -1,15 +1,15 @@
 """A run is a folder; everything about it is in files that need no torch to read.
 
-    config.toml         every setting, defaults included
-    provenance.json     versions, data hashes, machine, command
-    tokenizer/          the tokenizer
-    metrics.jsonl       losses and scores by step; no clock, so equal runs are equal bytes
-    timing.jsonl        the wall-clock times
-    checkpoints/        the last states, each with a manifest
-    model.safetensors   the finished weights
-    predictions/        one line an example, for validation and test
-    scores.json         the final scores
-    manifest.json       written last: a run that has it is finished
+config.toml         every setting, defaults included
+provenance.json     versions, data hashes, machine, command
+tokenizer/          the tokenizer
+metrics.jsonl       losses and scores by step; no clock, so equal runs are equal bytes
+timing.jsonl        the wall-clock times
+checkpoints/        the last states, each with a manifest
+model.safetensors   the finished weights
+predictions/        one line an example, for validation and test
+scores.json         the final scores
+manifest.json       written last: a run that has it is finished
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from headswap import __version__, config, storage
+from headswap import config, storage
 from headswap.errors import DataError, StorageError, UsageError
 from headswap.types import Table
+from headswap.version import __version__
 
 CONFIG, PROVENANCE, METRICS, TIMING = (
     "config.toml",

@@ -12,9 +12,9 @@ import torch
 
 from headswap import metrics
 from headswap import run as runs
-from headswap.errors import DataError, UsageError
 from headswap.decoding.stepper import Stepper, prompt_ids
 from headswap.decoding.strategies import Sampling, extend
+from headswap.errors import DataError, UsageError
 from headswap.objectives import Causal, Classify
 from headswap.pipeline import load_model, softmax
 from headswap.run import Run

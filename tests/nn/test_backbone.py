@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from conftest import STACKS, causal_model
 
+from conftest import STACKS, causal_model
 from headswap.errors import DataError
 from headswap.nn.backbone import sinusoid
 from headswap.nn.visibility import Inputs, Visibility

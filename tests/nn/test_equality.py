@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from conftest import STACKS, causal_model, classifier
 from torch import nn
 
+from conftest import STACKS, causal_model, classifier
 from headswap.nn.backbone import sinusoid
 from headswap.nn.spec import Stack
 from headswap.nn.visibility import Inputs, Visibility
@@ -58,8 +58,11 @@ def test_classic_equals_torch_transformer_encoder(rule):
     mask = torch.full((size, size), float("-inf")).triu(1) if rule == "causal" else None
     with torch.no_grad():
         expected = encoder(
-            x, mask=mask, src_key_padding_mask=(torch.arange(size) >= lengths[:, None]).float()
-            .masked_fill(torch.arange(size) >= lengths[:, None], float("-inf"))
+            x,
+            mask=mask,
+            src_key_padding_mask=(torch.arange(size) >= lengths[:, None])
+            .float()
+            .masked_fill(torch.arange(size) >= lengths[:, None], float("-inf")),
         )
         found = model.backbone(Inputs(ids, Visibility.of_lengths(rule, lengths, size)))
     torch.testing.assert_close(real(found), real(expected), rtol=1e-5, atol=1e-5)
@@ -68,7 +71,10 @@ def test_classic_equals_torch_transformer_encoder(rule):
 def llama_names(stack: Stack, model: nn.Module) -> dict[str, torch.Tensor]:
     """Our tensors under the names that Llama and EuroBERT share."""
     ours = dict(model.backbone.named_parameters())
-    theirs = {"embed_tokens.weight": ours["embedding.weight"], "norm.weight": ours["final_norm.weight"]}
+    theirs = {
+        "embed_tokens.weight": ours["embedding.weight"],
+        "norm.weight": ours["final_norm.weight"],
+    }
     for i in range(stack.layers):
         mine, other = f"layers.{i}.", f"layers.{i}."
         q, k, v = ours[f"{mine}attention.qkv.weight"].chunk(3)

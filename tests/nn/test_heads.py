@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from conftest import STACKS
 from torch.nn import functional as F
 
+from conftest import STACKS
 from headswap.nn import heads
 from headswap.nn.heads import LanguageModelHead, pool
 from headswap.nn.spec import LanguageModelSpec

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 import torch
-from conftest import STACKS, causal_model
 
+from conftest import STACKS, causal_model
 from headswap.nn.model import new_model, swap_head
 from headswap.objectives import Causal, Classify
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from conftest import STACKS, classifier
 
+from conftest import STACKS, classifier
 from headswap.errors import UsageError
 from headswap.objectives import Classify
 from headswap.text.loader import Labelled

@@ -33,7 +33,7 @@ def test_text_is_split_at_blank_lines_or_one_a_line(tmp_path, suffix):
 
 
 def test_tables_of_every_kind_give_the_same_rows(tmp_path):
-    rows = [("a, \"b\"", "x"), ("c", "y")]
+    rows = [('a, "b"', "x"), ("c", "y")]
     jsonl = "\n".join(json.dumps({"Text": t, "label": label}) for t, label in rows)
     table = 'id,text,label\n1,"a, ""b""",x\n2,c,y\n'
     tabbed = 'label\ttext\nx\ta, "b"\ny\tc\n'

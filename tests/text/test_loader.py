@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import functools
+import itertools
+import operator
 from collections import Counter
 
 import numpy as np
 import pytest
-from conftest import corpus_text
 
+from conftest import corpus_text
 from headswap.text import shards
 from headswap.text.loader import BucketLoader, WindowLoader, Windows, by_length, share
 
@@ -20,7 +23,7 @@ def test_windows_score_every_token_once(corpus):
     cut = [windows.window(i).ids for i in range(windows.count)]
     scored = np.concatenate([ids[1:] for ids in cut])
     assert np.array_equal(scored, corpus.read(1, len(corpus)))
-    assert all(a[-1] == b[0] for a, b in zip(cut, cut[1:], strict=False))
+    assert all(a[-1] == b[0] for a, b in itertools.pairwise(cut))
 
 
 def test_training_and_validation_windows_never_meet(corpus):
@@ -53,7 +56,7 @@ def test_buckets_hold_every_example_once_and_waste_little():
     loader = BucketLoader(list(range(1000)), lengths, batch=8, seed=3)
     for epoch in range(3):
         batches = [loader.batch(epoch, i) for i in range(loader.batches)]
-        assert sorted(sum(batches, [])) == list(range(1000))
+        assert sorted(functools.reduce(operator.iadd, batches, [])) == list(range(1000))
         padded = sum(len(batch) * lengths[batch].max() for batch in batches)
         assert padded < 1.1 * lengths.sum()
     assert loader.batch(0, 5) != loader.batch(1, 5)

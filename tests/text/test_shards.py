@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from conftest import corpus_text
 
+from conftest import corpus_text
 from headswap.errors import DataError
 from headswap.text import shards
 

@@ -6,8 +6,8 @@ import subprocess
 import sys
 
 import pytest
-from conftest import corpus_text
 
+from conftest import corpus_text
 from headswap.errors import DataError, StorageError, UsageError
 from headswap.text import tokenizer
 from headswap.text.tokenizer import MASK, SEP, TokenizerPlan
@@ -67,7 +67,7 @@ def test_the_sample_is_bounded_and_fixed():
 def test_a_vocabulary_too_large_is_capped_and_too_small_refused():
     made = tokenizer.train(["a few words only"] * 3, TokenizerPlan(vocabulary=5000))
     assert made.size < 5000
-    with pytest.raises(UsageError, match="set tokenizer.vocabulary to"):
+    with pytest.raises(UsageError, match=r"set tokenizer\.vocabulary to"):
         tokenizer.train(["a few words only"], TokenizerPlan(vocabulary=50))
 
 

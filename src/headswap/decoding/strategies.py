@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from headswap.errors import UsageError
 from headswap.decoding.stepper import Stepper
+from headswap.errors import UsageError
 from headswap.randomness import generator
 
 

@@ -35,7 +35,7 @@ class LanguageModelHead(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """The weighted sum of cross-entropies, and each row's own (without gradient)."""
         rows = CHUNK_ROWS.get(x_ND.device.type, 512)
-        total, each_N = _ChunkedCrossEntropy.apply(
+        total, each_N = _ChunkedCrossEntropy.apply(  # type: ignore[no-untyped-call]
             x_ND, self.weight, self.bias, targets_N, weights_N, smoothing, rows
         )
         return total, each_N
@@ -63,9 +63,9 @@ class ClassifierHead(nn.Module):
 def pool(hidden_BTD: Tensor, lengths_B: Tensor, how: str) -> Tensor:
     """One vector a text, from its real tokens only."""
     rows = torch.arange(len(hidden_BTD), device=hidden_BTD.device)
-    inside_BT1 = (
-        torch.arange(hidden_BTD.shape[1], device=hidden_BTD.device) < lengths_B[:, None]
-    )[..., None]
+    inside_BT1 = (torch.arange(hidden_BTD.shape[1], device=hidden_BTD.device) < lengths_B[:, None])[
+        ..., None
+    ]
     if how == "first":
         return hidden_BTD[:, 0]
     if how == "last":
@@ -92,7 +92,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(  # type: ignore[override]
+    def forward(
         ctx: Any,
         x_ND: Tensor,
         weight_VD: Tensor,
@@ -142,8 +142,6 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
             return (each_N * weights_N).sum(), each_N
 
     @staticmethod
-    def backward(ctx: Any, grad_total: Tensor, _: Tensor) -> Any:  # type: ignore[override]
-        scaled = [
-            None if grad is None else grad.mul_(grad_total) for grad in ctx.saved_tensors
-        ]
+    def backward(ctx: Any, grad_total: Tensor, _: Tensor) -> Any:
+        scaled = [None if grad is None else grad.mul_(grad_total) for grad in ctx.saved_tensors]
         return (*scaled, None, None, None, None)

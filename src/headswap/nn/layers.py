@@ -68,13 +68,17 @@ class Layer(nn.Module):
         places_BT: Tensor | None,
     ) -> Tensor:
         def attend(x: Tensor) -> Tensor:
-            return self.dropout(self.attention(x, mask, rotation, cache, places_BT))
+            mixed: Tensor = self.dropout(self.attention(x, mask, rotation, cache, places_BT))
+            return mixed
 
         def feed(x: Tensor) -> Tensor:
-            return self.dropout(self.feedforward(x))
+            fed: Tensor = self.dropout(self.feedforward(x))
+            return fed
 
         if self.post:
             x_BTD = self.attention_norm(x_BTD + attend(x_BTD))
-            return self.feedforward_norm(x_BTD + feed(x_BTD))  # type: ignore[no-any-return]
-        x_BTD = x_BTD + attend(self.attention_norm(x_BTD))
-        return x_BTD + feed(self.feedforward_norm(x_BTD))
+            x_BTD = self.feedforward_norm(x_BTD + feed(x_BTD))
+        else:
+            x_BTD = x_BTD + attend(self.attention_norm(x_BTD))
+            x_BTD = x_BTD + feed(self.feedforward_norm(x_BTD))
+        return x_BTD

@@ -62,9 +62,7 @@ def labelled(path: Path, reading: Reading = Reading()) -> Iterator[LabelledText]
         text_column, label_column = _columns(row, reading, path)
         text, label = row[text_column], row[label_column]
         if label is None or str(label).strip() == "":
-            raise DataError(
-                "the label is missing", where=where, fix="label the row or take it out"
-            )
+            raise DataError("the label is missing", where=where, fix="label the row or take it out")
         if isinstance(label, dict | list):
             raise DataError(f"the label is not a name or number: {label!r}", where=where)
         found = True
@@ -153,8 +151,10 @@ def _table_rows(path: Path, delimiter: str) -> Iterator[tuple[str, Mapping[str, 
             position = number
             yield line + "\n"
 
-    quoting = csv.QUOTE_NONE if delimiter == "\t" else csv.QUOTE_MINIMAL
-    reader = csv.reader(texts(), delimiter=delimiter, quoting=quoting, strict=quoting == 0)
+    if delimiter == "\t":
+        reader = csv.reader(texts(), delimiter=delimiter, quoting=csv.QUOTE_NONE)
+    else:
+        reader = csv.reader(texts(), delimiter=delimiter, strict=True)
     try:
         header = next(reader, None)
         if header is None:

@@ -11,12 +11,12 @@ import lzma
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, cast
 
 from headswap.errors import DataError, HeadswapError, StorageError, UsageError
 
 LONGEST_LINE = 64 * 2**20
-COMPRESSED = {".gz": gzip.open, ".xz": lzma.open}
+COMPRESSED = (".gz", ".xz")
 
 
 def kind(path: Path) -> str:
@@ -28,8 +28,10 @@ def kind(path: Path) -> str:
 def open_bytes(path: Path) -> IO[bytes]:
     """The file's decompressed bytes; a missing or unreadable file is a clear error."""
     try:
-        if path.suffix in COMPRESSED:
-            return COMPRESSED[path.suffix](path, "rb")  # type: ignore[return-value]
+        if path.suffix == ".gz":
+            return cast(IO[bytes], gzip.open(path, "rb"))
+        if path.suffix == ".xz":
+            return lzma.open(path, "rb")
         return path.open("rb")
     except OSError as error:
         raise _refusal(path, error) from error

@@ -111,9 +111,7 @@ class BucketLoader(Generic[E]):
             part = order[start : start + run]
             part = part[np.argsort(self._lengths[part], kind="stable")]
             batches += [part[i : i + self._size] for i in range(0, len(part), self._size)]
-        turn = shuffled(
-            np.arange(len(batches)), len(batches), derive(self._seed, "buckets", epoch)
-        )
+        turn = shuffled(np.arange(len(batches)), len(batches), derive(self._seed, "buckets", epoch))
         return [batches[int(i)] for i in turn]
 
 

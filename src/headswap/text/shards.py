@@ -183,4 +183,3 @@ def batched(documents: Iterable[str]) -> Iterator[Sequence[str]]:
             batch, characters = [], 0
     if batch:
         yield batch
-

@@ -82,10 +82,7 @@ class SentencePieceTokenizer:
         except RuntimeError as error:
             raise DataError("not a sentencepiece model", fix="give a .model file") from error
         names = [self._sp.id_to_piece(i) for i in range(self._sp.vocab_size())]
-        if order is not None:
-            ours = [*COURSE_SPECIALS, *order]
-        else:
-            ours = names
+        ours = [*COURSE_SPECIALS, *order] if order is not None else names
         required = [name for name in (PAD, BOS, EOS, UNK) if name not in ours]
         self._appended = tuple(dict.fromkeys([*required, *appended]))
         self._names = [*ours, *(name for name in self._appended if name not in ours)]

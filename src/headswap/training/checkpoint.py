@@ -1,10 +1,10 @@
 """Checkpoints: the whole state of a training, committed in one step.
 
-    checkpoints/step-00000120/
-        model.safetensors      every parameter once
-        optimizer.safetensors  the optimizer's tensors by parameter name
-        state.json             step, best, sums since the last log line
-        manifest.json          sizes and SHA-256 sums
+checkpoints/step-00000120/
+    model.safetensors      every parameter once
+    optimizer.safetensors  the optimizer's tensors by parameter name
+    state.json             step, best, sums since the last log line
+    manifest.json          sizes and SHA-256 sums
 """
 
 from __future__ import annotations

@@ -80,7 +80,9 @@ def scores(evaluation: Evaluation, truth: Sequence[int] | None) -> dict[str, flo
     return figures
 
 
-def autocast(device: torch.device, precision: torch.dtype) -> contextlib.AbstractContextManager[Any]:
+def autocast(
+    device: torch.device, precision: torch.dtype
+) -> contextlib.AbstractContextManager[Any]:
     if precision == torch.float32:
         return contextlib.nullcontext()
     return torch.autocast(device.type, dtype=precision)

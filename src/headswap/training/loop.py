@@ -90,6 +90,8 @@ class _Training:
         self.state = State()
         self.sums: dict[str, torch.Tensor] = {}
         self.healthy = torch.ones((), dtype=torch.bool, device=model.device)
+        self.last_loss: float | None = None
+        self.began, self.began_at = 0.0, 0
 
     def go(self, initial: Callable[[Model], None]) -> State:
         storage.sweep(self.run.path)
@@ -190,7 +192,7 @@ class _Training:
             loss = torch.stack(
                 [term.total / max(counts[name], 1e-9) for name, term in terms.items()]
             ).sum()
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
         except torch.OutOfMemoryError as error:
             raise ResourceError(
                 f"the GPU's memory is too small for a batch of {self.plan.batch}",
@@ -306,10 +308,6 @@ class _Training:
         loss = f"loss {self.last_loss:.3f}  " if self.last_loss is not None else ""
         facts = f"step {self.state.step}  {loss}{size(speed)} tokens/s  {memory:.1f} GiB"
         self.report.update(self._progress(), facts)
-
-    last_loss: float | None = None
-    began: float = 0.0
-    began_at: int = 0
 
     def _cuda(self) -> list[torch.device]:
         return [self.model.device] if self.model.device.type == "cuda" else []

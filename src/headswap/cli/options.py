@@ -1,0 +1,49 @@
+"""Options that several commands share, and what commands need around them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from cyclopts import Group, Parameter
+
+if TYPE_CHECKING:
+    from headswap.progress import Reporter
+
+BUDGET = Group("Budget (one of)")
+READING = Group("Reading")
+
+Device = Annotated[str, Parameter(help="Where to compute: auto, cpu, cuda, cuda:N.")]
+Json = Annotated[
+    bool, Parameter(name="--json", negative="", help="Print one JSON object for machines.")
+]
+TextColumn = Annotated[
+    str | None,
+    Parameter(group=READING, help="The column that holds the text, when its name is unusual."),
+]
+LabelColumn = Annotated[
+    str | None,
+    Parameter(group=READING, help="The column that holds the label, when its name is unusual."),
+]
+Documents = Annotated[
+    Literal["auto", "blank", "line"],
+    Parameter(
+        group=READING,
+        help="How .txt files are split: at blank lines, one document a line, or as it looks.",
+    ),
+]
+Files = Annotated[list[Path], Parameter(consume_multiple=True, negative="")]
+Repeated = Annotated[list[str], Parameter(negative="")]
+
+
+def reporter() -> Reporter:
+    from headswap.progress import reporter
+
+    return reporter()
+
+
+def standard_input() -> Iterator[str]:
+    for line in sys.stdin:
+        yield line.rstrip("\n")

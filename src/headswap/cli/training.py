@@ -1,0 +1,163 @@
+"""The commands that make runs: train and resume."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from headswap.cli.options import (
+    BUDGET,
+    Device,
+    Documents,
+    Files,
+    LabelColumn,
+    Repeated,
+    TextColumn,
+    reporter,
+)
+from headswap.errors import UsageError
+
+
+def train(
+    objective: str,
+    data: list[Path],
+    /,
+    *,
+    out: Path,
+    base: Annotated[Path | None, Parameter(name="--from")] = None,
+    recipe: str | None = None,
+    valid: Files = [],  # noqa: B006
+    test: Files = [],  # noqa: B006
+    steps: Annotated[int | None, Parameter(group=BUDGET)] = None,
+    epochs: Annotated[float | None, Parameter(group=BUDGET)] = None,
+    tokens: Annotated[int | None, Parameter(group=BUDGET)] = None,
+    minutes: Annotated[float | None, Parameter(group=BUDGET)] = None,
+    lr: float | None = None,
+    batch: int | None = None,
+    seed: int | None = None,
+    tokenizer: Path | None = None,
+    pieces: Path | None = None,
+    documents: Documents = "auto",
+    text_column: TextColumn = None,
+    label_column: LabelColumn = None,
+    set_: Annotated[Repeated, Parameter(name="--set")] = [],  # noqa: B006
+    deterministic: Annotated[bool, Parameter(negative="")] = False,
+    device: Device = "auto",
+) -> None:
+    """Train a model: pretrain a base on text, or fine-tune a classifier on labels.
+
+    Examples:
+
+        headswap train causal corpus.txt --out runs/base --recipe small --minutes 30
+
+        headswap train classify reviews.csv --from runs/base --out runs/reviews
+
+        headswap train classify reviews.csv --out runs/scratch
+
+    Parameters
+    ----------
+    objective
+        What to learn: causal (predict the next token) or classify (predict a label).
+    data
+        Files: .txt for text; .jsonl, .csv or .tsv for labels; plain, .gz or .xz.
+    out
+        The run folder to make. It holds everything: settings, weights, metrics, predictions.
+    base
+        A finished run whose backbone is kept and whose head is swapped. Without it, training
+        starts from random weights.
+    recipe
+        A named starting point (see `headswap recipes`) or a .toml file.
+    valid
+        Validation files. Without them a share of the data is held out.
+    test
+        Labelled files that are scored once, at the end.
+    steps
+        Optimizer steps.
+    epochs
+        Passes over the data.
+    tokens
+        Tokens read in training.
+    minutes
+        Wall-clock minutes; the only budget whose result depends on the machine's speed.
+    lr
+        The peak learning rate.
+    batch
+        Examples in one optimizer step.
+    seed
+        Decides the first weights, the order of the data and all noise.
+    tokenizer
+        An existing sentencepiece .model instead of a new one.
+    pieces
+        A dictionary that numbers the pieces of --tokenizer (one "piece count" a line).
+    set_
+        Any other setting, as section.name=value: --set train.accumulate=4.
+    deterministic
+        Only algorithms that give the same bytes on every run of a GPU.
+    """
+    from headswap import api, pipeline
+
+    flags = _given(
+        train={
+            "steps": steps,
+            "epochs": epochs,
+            "tokens": tokens,
+            "minutes": minutes,
+            "lr": lr,
+            "batch": batch,
+            "seed": seed,
+            "deterministic": deterministic or None,
+        },
+        tokenizer={"model": _resolved(tokenizer), "pieces": _resolved(pieces)},
+        data={"documents": documents, "text_column": text_column, "label_column": label_column},
+    )
+    if base is not None and tokenizer is not None:
+        _check_same_tokenizer(base, tokenizer, pieces)
+    settings = api.plan(objective, data, recipe, base, valid, test, [flags, *set_])
+    report = reporter()
+    run = pipeline.create(settings, out)
+    pipeline.execute(run, report, device)
+    print(out)
+
+
+def resume(run: Path, /, *, data: Path | None = None, device: Device = "auto") -> None:
+    """Go on with a run that was stopped, killed or copied from another machine.
+
+    Parameters
+    ----------
+    run
+        The run folder.
+    data
+        A folder that holds the run's data files, when they are not where they were.
+    """
+    from headswap import pipeline
+    from headswap.run import Run
+
+    pipeline.execute(Run.open(run), reporter(), device, data)
+    print(run)
+
+
+def _given(**sections: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The options that were given, by section."""
+    return {
+        section: {key: value for key, value in options.items() if value is not None}
+        for section, options in sections.items()
+    }
+
+
+def _resolved(path: Path | None) -> str | None:
+    return None if path is None else str(path.resolve())
+
+
+def _check_same_tokenizer(base: Path, model: Path, pieces: Path | None) -> None:
+    from headswap.run import TOKENIZER
+    from headswap.text import tokenizer
+
+    ours = tokenizer.load(base / TOKENIZER)
+    if tokenizer.load_model(model, pieces).fingerprint != ours.fingerprint:
+        raise UsageError(
+            f"the base was made with another tokenizer than {model}",
+            where=base,
+            fix="leave --tokenizer out: a base brings its own",
+        )

@@ -1,0 +1,80 @@
+"""The documentation is true: its commands run, its figures come from files, its links lead
+somewhere."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from conftest import corpus_text, review_rows
+
+ROOT = Path(__file__).parents[1]
+PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
+
+
+def test_results_are_rendered_from_their_files():
+    command = [sys.executable, str(ROOT / "benchmarks/results.py"), "--check"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)]+)\)", page.read_text("utf-8")):
+        path, _, anchor = target.partition("#")
+        found = page.parent / path if path else page
+        assert found.exists(), target
+        if anchor:
+            titles = re.findall(r"^#+ (.*)$", found.read_text("utf-8"), re.MULTILINE)
+            anchors = {re.sub(r"[^\w -]", "", title).lower().replace(" ", "-") for title in titles}
+            assert anchor in anchors, target
+
+
+@pytest.mark.slow
+def test_the_readmes_commands_run(tmp_path):
+    """Every headswap command and the Python example, top to bottom, on small files."""
+    (tmp_path / "corpus.txt").write_text(corpus_text(300), "utf-8")
+    rows = "".join(f'"{row["text"]}",{row["label"]}\n' for row in review_rows(100))
+    (tmp_path / "reviews.csv").write_text("text,label\n" + rows, "utf-8")
+    environment = {**os.environ, "HEADSWAP_CACHE": str(tmp_path / "cache")}
+    ran = 0
+    for block in blocks(ROOT / "README.md", "sh"):
+        for line in block.splitlines():
+            words = shlex.split(line, comments=True)
+            if not words or words[0] != "headswap":
+                continue
+            command = [sys.executable, "-m", *words]
+            done = subprocess.run(
+                command, cwd=tmp_path, env=environment, capture_output=True, text=True
+            )
+            assert done.returncode == 0, f"{line}\n{done.stderr}"
+            ran += 1
+    (example,) = blocks(ROOT / "README.md", "python")
+    done = subprocess.run(
+        [sys.executable, "-c", example],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0 and done.stdout.strip(), done.stderr
+    assert ran >= 9
+
+
+@pytest.mark.slow
+def test_the_demo(tmp_path):
+    environment = {**os.environ, "HEADSWAP_CACHE": str(tmp_path / "cache")}
+    command = [sys.executable, "-m", "headswap", "demo", "--out", str(tmp_path / "demo")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, done.stderr
+    assert "test accuracy: scratch 0." in done.stdout
