@@ -16,38 +16,31 @@ from headswap import api
 from headswap.errors import ResourceError
 from headswap.progress import Reporter
 from headswap.randomness import derive
+from headswap.run import TOKENIZER
+from headswap.text.tokenizer import MODEL_FILE
 from headswap.types import Table
 from headswap.use import Trained
 
 TEXTS, LABELS, VALID, TEST = 6_000, 1_000, 300, 1_500
-PRETRAINING_STEPS = 700
+PRETRAINING_STEPS = 350
 ARMS = ("scratch", "pretrained")
 
 
 def demo(out: Path, report: Reporter) -> Table:
     """Train a base and two classifiers; return what was found."""
     files = write_data(out / "data")
-    base = _once(
-        out / "base",
-        "causal",
-        files["text"],
-        [f"train.steps={PRETRAINING_STEPS}"],
-        None,
-        {},
-        report,
-    )
+    budget = [f"train.steps={PRETRAINING_STEPS}"]
+    base = _once(out / "base", "causal", files["text"], budget, None, {}, report)
     held_out = {"valid": files["valid"], "test": files["test"]}
+    same = ["classify.sees=causal", "classify.pool=last", "train.epochs=6"]
+    vocabulary = f"tokenizer.model={base.run.path / TOKENIZER / MODEL_FILE}"
     arms = {
-        arm: _once(
-            out / arm,
-            "classify",
-            files["train"],
-            ["classify.sees=causal", "classify.pool=last", "train.epochs=6"],
-            base if arm == "pretrained" else None,
-            held_out,
-            report,
-        )
-        for arm in ARMS
+        "scratch": _once(
+            out / "scratch", "classify", files["train"], [*same, vocabulary], None, held_out, report
+        ),
+        "pretrained": _once(
+            out / "pretrained", "classify", files["train"], same, base, held_out, report
+        ),
     }
     return {
         "labels": LABELS,
