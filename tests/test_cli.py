@@ -162,7 +162,8 @@ def test_missing_and_empty_files(headswap, tmp_path):
     refused(train(headswap, "nothing.txt"), 74, "nothing.txt", "no such file")
     Path("empty.txt").write_text("")
     refused(train(headswap, "empty.txt"), 65, "empty.txt", "no text")
-    refused(train(headswap, tmp_path), 2, "is a folder")
+    (tmp_path / "hollow").mkdir()
+    refused(train(headswap, tmp_path / "hollow"), 74, "no text files there")
     assert not Path("new").exists()
 
 

@@ -58,7 +58,7 @@ def test_counted_equals_summed(stack, vocabulary, causal, data):
 def test_the_courses_counts():
     language_model = facts("course", None, None)["parameters"]
     assert language_model["total"] == 21_018_401
-    assert language_model["heads"]["next"] == 10_050_201
+    assert language_model["heads"]["token"] == 10_050_201
     assert language_model["each_layer"] == {
         "total": 242_000,
         "attention": 160_800,

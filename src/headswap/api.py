@@ -10,6 +10,7 @@ from headswap import settings as settings_module
 from headswap.progress import Reporter, Silent
 from headswap.run import Run
 from headswap.settings import Settings
+from headswap.text import files
 from headswap.types import Table
 from headswap.use import Trained
 
@@ -80,6 +81,5 @@ def plan(
 
 
 def _paths(paths: Paths) -> list[str]:
-    if isinstance(paths, str | Path):
-        return [str(paths)]
-    return [str(path) for path in paths]
+    given = [paths] if isinstance(paths, str | Path) else list(paths)
+    return [str(path) for path in files.expand(given)]

@@ -16,7 +16,7 @@ from headswap import run as runs
 from headswap import settings as settings_module
 from headswap import storage
 from headswap.errors import DataError, StorageError, UsageError
-from headswap.nn.model import Model, new_model, swap_head
+from headswap.nn.model import Model, grow_vocabulary, new_model, swap_head
 from headswap.objectives import Classify
 from headswap.prepare import ROLES, Prepared, with_labels
 from headswap.progress import Reporter
@@ -129,9 +129,12 @@ def _tokenizer(
     folder = run.path / runs.TOKENIZER
     if not folder.exists():
         made = _make_tokenizer(settings, paths, report)
-        made = made.with_specials(settings.objective.specials)
+        whole = made.with_specials(settings.objective.specials)
+        if whole.size > made.size:
+            added = ", ".join(whole.pieces(range(made.size, whole.size)))
+            report.say(f"tokenizer: appended {added} for the {settings.objective.name} objective")
         with storage.new_folder(folder) as staged:
-            made.save(staged)
+            whole.save(staged)
     wrong = storage.problem(folder)
     if wrong:
         raise DataError(f"the tokenizer is damaged: {wrong}", where=folder)
@@ -170,8 +173,12 @@ def _fill(model: Model, settings: Settings, tokens: Tokenizer, report: Reporter)
         base_run = Run.open(Path(settings.data.base))
         base, base_settings = load_model(base_run)
         base_tokens = tokenizer.load(base_run.path / runs.TOKENIZER)
-        if base_tokens.fingerprint != tokens.fingerprint:
+        if not tokens.extends(base_tokens):
             raise UsageError("the base was made with another tokenizer", where=base_run.path)
+        if tokens.size > base_tokens.size:
+            base = grow_vocabulary(base, tokens.size, seed=seed)
+            new = tokens.pieces(range(base_tokens.size, tokens.size))
+            report.say(f"the base's vocabulary grew by {', '.join(new)}")
         same = base_settings.objective == settings.objective
         keep = tuple(name for name in heads if same or name != "label")
         source, carried = swap_head(base, heads, seed=seed, keep=keep)

@@ -16,10 +16,22 @@ from headswap.randomness import derive
 from headswap.settings import DataPlan, Settings
 from headswap.text import corpus, files, shards
 from headswap.text.corpus import LabelledText
-from headswap.text.loader import BucketLoader, Labelled, WindowLoader, Windows
+from headswap.text.loader import (
+    BucketLoader,
+    Labelled,
+    MixedLoader,
+    Window,
+    WindowLoader,
+    Windows,
+)
 from headswap.text.tokenizer import Tokenizer
 from headswap.training.loop import Data
 
+LONG = {
+    "head": "their beginning is read, which loses {:.1%} of all tokens",
+    "head+tail": "their beginning and end are read, which loses {:.1%} of all tokens",
+    "windows": "they are read in overlapping windows whose scores are averaged",
+}
 ROLES = ("train", "valid", "test")
 LABELS_HELD_OUT, WINDOWS_HELD_OUT, MOST_WINDOWS_HELD_OUT = 0.1, 0.01, 500
 
@@ -55,8 +67,7 @@ class Prepared:
             encoded = self.tokens.encode([row.text for row in some])
             self._tell_truncation(role, encoded, objective)
             self.labelled[role] = [
-                Labelled(ids[: objective.room(self.settings.model)], numbers[row.label])
-                for ids, row in zip(encoded, some, strict=True)
+                Labelled(ids, numbers[row.label]) for ids, row in zip(encoded, some, strict=True)
             ]
         train_rows, valid_rows = self.labelled["train"], self.labelled["valid"]
         lengths = np.array([len(example.ids) for example in train_rows])
@@ -65,34 +76,67 @@ class Prepared:
         return Data(loader, valid_rows, truth, float(lengths.mean() + 1) * plan.batch)
 
     def _windows(self) -> Data:
+        if self.settings.data.weights:
+            return self._mixture()
         plan, length = self.settings.train, self.settings.model.length
-        main = self._shards("train")
+        main = self._shards(self.paths["train"])
         if len(main) < length + 1:
             raise DataError(
                 f"the text is {len(main)} tokens, shorter than one window of {length}",
                 where=self.paths["train"][0],
                 fix="give more text or set a smaller model.length",
             )
-        count = Windows(main, length, plan.seed).count
-        held = 0
-        if "valid" not in self.paths and count > 1:
-            share = self.settings.data.hold_out
-            wanted = count * (WINDOWS_HELD_OUT if share is None else share)
-            held = min(max(1, round(wanted)), MOST_WINDOWS_HELD_OUT, count - 1)
-        windows = Windows(main, length, plan.seed, held)
-        if "valid" in self.paths:
-            other = Windows(self._shards("valid"), length, plan.seed)
-            valid = [other.window(i) for i in range(min(other.count, MOST_WINDOWS_HELD_OUT))]
-        else:
-            valid = [windows.window(i) for i in windows.valid()]
+        windows, valid = self._split(main)
         self.report.say(
             f"{size(len(main))} tokens, {main.manifest.documents:,} documents, "
-            f"{count - held:,} windows of {length} to train on, {len(valid):,} to validate"
+            f"{windows.count - windows.held_out:,} windows of {length} to train on, "
+            f"{len(valid):,} to validate"
         )
         return Data(WindowLoader(windows, plan.batch, plan.seed), valid, None, plan.batch * length)
 
-    def _shards(self, role: str) -> shards.Shards:
-        paths, reading = self.paths[role], self.settings.data.reading
+    def _mixture(self) -> Data:
+        """Each training file is a corpus of its own, read as much as its weight says."""
+        plan, data, length = self.settings.train, self.settings.data, self.settings.model.length
+        sources, valid = [], []
+        for path in self.paths["train"]:
+            windows, held = self._split(self._shards([path]))
+            if windows.count - windows.held_out < 1:
+                raise DataError(f"shorter than one window of {length}", where=path)
+            sources.append(windows)
+            valid += held[: max(1, MOST_WINDOWS_HELD_OUT // len(self.paths["train"]))]
+        batches = -(-sum(s.count - s.held_out for s in sources) // plan.batch)
+        steps = plan.total_steps(batches, plan.batch * length)
+        if data.weights_end and steps is None:
+            raise UsageError("data.weights_end needs a budget in steps, epochs or tokens")
+        loader = MixedLoader(
+            sources,
+            data.weights,
+            data.weights_end or data.weights,
+            plan.batch,
+            plan.seed,
+            steps or 1,
+        )
+        for path, source, weight in zip(self.paths["train"], sources, data.weights, strict=True):
+            share = weight / sum(data.weights)
+            self.report.say(f"{path.name}: {source.count:,} windows, {share:.1%} of the reading")
+        return Data(loader, valid, None, plan.batch * length)
+
+    def _split(self, main: shards.Shards) -> tuple[Windows, list[Window]]:
+        """Windows to train on, and those that validate: held out, or of files of their own."""
+        seed, length = self.settings.train.seed, self.settings.model.length
+        if "valid" in self.paths:
+            other = Windows(self._shards(self.paths["valid"]), length, seed)
+            some = range(min(other.count, MOST_WINDOWS_HELD_OUT))
+            return Windows(main, length, seed), [other.window(i) for i in some]
+        count = Windows(main, length, seed).count
+        share = self.settings.data.hold_out
+        wanted = count * (WINDOWS_HELD_OUT if share is None else share)
+        held = min(max(1, round(wanted)), MOST_WINDOWS_HELD_OUT, max(count - 1, 0))
+        windows = Windows(main, length, seed, held)
+        return windows, [windows.window(i) for i in windows.valid()]
+
+    def _shards(self, paths: Sequence[Path]) -> shards.Shards:
+        reading = self.settings.data.reading
         source = f"{files.sha256(paths)}/{reading}"
         self.report.begin("encoding text")
         try:
@@ -111,10 +155,8 @@ class Prepared:
         lost = np.maximum(lengths - room, 0)
         line = f"{role}: {len(lengths):,} texts, {lengths.mean():.0f} tokens on average"
         if lost.any():
-            line += (
-                f"; {np.count_nonzero(lost):,} are longer than {room} and are cut, "
-                f"which loses {lost.sum() / lengths.sum():.1%} of the tokens"
-            )
+            line += f"; {np.count_nonzero(lost):,} are longer than {room}: "
+            line += LONG[objective.long].format(lost.sum() / lengths.sum())
         self.report.say(line)
 
 

@@ -17,7 +17,7 @@ from headswap import config
 from headswap.errors import UsageError, did_you_mean
 from headswap.nn.spec import Stack, stack_from
 from headswap.objectives import OBJECTIVES, Objective
-from headswap.text.corpus import Reading
+from headswap.text.corpus import Cleaning, Reading
 from headswap.text.tokenizer import TokenizerPlan
 from headswap.training.plan import BUDGETS, Plan
 from headswap.types import Table
@@ -29,7 +29,12 @@ DEFAULT_RECIPE = "tiny"
 
 @dataclass(frozen=True)
 class DataPlan:
-    """Which files are read and how. Without ``valid`` a share is held out of ``train``."""
+    """Which files are read and how. Without ``valid`` a share is held out of ``train``.
+
+    ``weights`` (one for each training file) mix corpora: a file of weight 2 is read twice as
+    much, by the token, as one of weight 1, whatever their sizes. With ``weights_end`` the
+    mixture moves there in a straight line over the training.
+    """
 
     train: tuple[str, ...] = ()
     valid: tuple[str, ...] = ()
@@ -39,10 +44,26 @@ class DataPlan:
     documents: Literal["auto", "blank", "line"] = "auto"
     text_column: str | None = None
     label_column: str | None = None
+    clean: tuple[Cleaning, ...] = ()
+    weights: tuple[float, ...] = ()
+    weights_end: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("weights", "weights_end"):
+            given = getattr(self, name)
+            if given and len(given) != len(self.train):
+                raise UsageError(
+                    f"{len(given)} data.{name} for {len(self.train)} training files",
+                    fix="give one weight a file, in their order",
+                )
+            if given and (min(given) < 0 or sum(given) <= 0):
+                raise UsageError(f"data.{name} must be positive, not {list(given)}")
+        if self.weights_end and not self.weights:
+            raise UsageError("data.weights_end needs data.weights")
 
     @property
     def reading(self) -> Reading:
-        return Reading(self.documents, self.text_column, self.label_column)
+        return Reading(self.documents, self.text_column, self.label_column, self.clean)
 
 
 @dataclass(frozen=True)

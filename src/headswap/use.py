@@ -1,31 +1,37 @@
-"""A finished run in use: predict, evaluate, generate."""
+"""A finished run in use: predict, evaluate, generate, embed, fill."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from headswap import metrics
+from headswap import metrics, scoring
 from headswap import run as runs
 from headswap.decoding.stepper import Stepper, prompt_ids
 from headswap.decoding.strategies import Sampling, extend
 from headswap.errors import DataError, UsageError
-from headswap.objectives import Causal, Classify
+from headswap.nn.heads import pool
+from headswap.nn.spec import Pool
+from headswap.nn.visibility import Inputs, Visibility
+from headswap.objectives import Causal, Classify, Masked
+from headswap.objectives.base import pad_rows
+from headswap.objectives.language import HEAD
 from headswap.pipeline import load_model, softmax
 from headswap.run import Run
 from headswap.text import corpus, tokenizer
 from headswap.text.corpus import Reading
-from headswap.text.loader import Labelled, Window
+from headswap.text.loader import Labelled, Window, by_length
 from headswap.training import machine
 from headswap.training.evaluate import evaluate, scores
 from headswap.types import Ids, Table
 
 TEXTS_AT_ONCE = 2_048
+PAIRS_AT_ONCE = 2_000
 BATCH = 64
 
 
@@ -35,6 +41,14 @@ class Prediction:
 
     label: str
     probabilities: dict[str, float]
+
+
+@dataclass(frozen=True)
+class TokenVectors:
+    """The contextual vector of each piece of a text."""
+
+    pieces: list[str]
+    vectors: np.ndarray
 
 
 class Trained:
@@ -48,32 +62,31 @@ class Trained:
     def predict(self, texts: Iterable[str]) -> Iterator[Prediction]:
         """The label of each text, in order, reading only a few thousand ahead."""
         objective = self._classifier()
-        for some in _groups(texts, TEXTS_AT_ONCE):
+        for some in groups(map(self._cleaned, texts), TEXTS_AT_ONCE):
             examples = [Labelled(ids, 0) for ids in self.tokens.encode(some)]
             for row in softmax(self._logits(examples)):
                 chances = dict(zip(objective.labels, row.tolist(), strict=True))
                 yield Prediction(objective.labels[int(row.argmax())], chances)
 
     def evaluate(self, paths: Sequence[Path], reading: Reading = Reading()) -> Table:
-        """Accuracy and macro-F1 of a classifier; loss and bits per byte of a language model."""
+        """Accuracy and macro-F1 of a classifier; of a language model its loss and bits per
+        byte, or its choices between minimal pairs where the files hold such."""
+        reading = replace(reading, clean=self.settings.data.clean)
         if isinstance(self.settings.objective, Classify):
             return self._evaluate_labels(paths, reading)
+        if corpus.holds_pairs(paths[0]):
+            return self._evaluate_pairs(paths)
         return self._evaluate_text(paths, reading)
 
     def generate(
         self, prompts: Sequence[str], length: int = 50, sampling: Sampling = Sampling()
     ) -> list[str]:
         """Each prompt with its continuation."""
-        if not isinstance(self.settings.objective, Causal):
-            raise UsageError(
-                f"a {self.settings.objective.name} run cannot generate",
-                where=self.run.path,
-                fix="use a run trained with: headswap train causal",
-            )
+        self._view(Causal, "generate", "causal or hybrid")
         if length < 1:
             raise UsageError(f"cannot generate {length} tokens", fix="ask for 1 or more")
         started = [prompt_ids(ids, self.tokens.bos) for ids in self.tokens.encode(prompts)]
-        stepper = Stepper(self.model, started, length, "next")
+        stepper = Stepper(self.model, started, length, HEAD)
         never = [self.tokens.bos, self.tokens.pad, self.tokens.special(tokenizer.MASK)]
         never.append(self.tokens.special(tokenizer.SEP))
         forbidden = tuple(token for token in never if token is not None)
@@ -82,6 +95,29 @@ class Trained:
             self.tokens.decode([*map(int, prompt[1:]), *new])
             for prompt, new in zip(started, added, strict=True)
         ]
+
+    def fill(self, text: str, most: int = 5) -> list[list[scoring.Candidate]]:
+        """For each ``<mask>`` of a text, the likeliest tokens."""
+        self._view(Masked, "fill masks", "masked or hybrid")
+        return scoring.fill(self.model, self.tokens, text, most)
+
+    def embed(self, texts: Iterable[str], how: Pool = "mean") -> Iterator[np.ndarray]:
+        """One vector a text, from the last layer."""
+        for some in groups(map(self._cleaned, texts), TEXTS_AT_ONCE):
+            rows, hidden = self._hidden(some)
+            for ids, vectors in zip(rows, hidden, strict=True):
+                length = torch.tensor([len(ids)])
+                yield pool(torch.from_numpy(vectors)[None], length, how)[0].numpy()
+
+    def embed_tokens(self, texts: Iterable[str]) -> Iterator[TokenVectors]:
+        """A vector for each piece of each text, in its context."""
+        for some in groups(map(self._cleaned, texts), TEXTS_AT_ONCE // 8):
+            rows, hidden = self._hidden(some)
+            for ids, vectors in zip(rows, hidden, strict=True):
+                yield TokenVectors(self.tokens.pieces(ids.tolist()), vectors)
+
+    def _cleaned(self, text: str) -> str:
+        return self.settings.data.reading.cleaned(text)
 
     def _classifier(self) -> Classify:
         objective = self.settings.objective
@@ -93,12 +129,39 @@ class Trained:
             fix=f"train a classifier from it: headswap train classify … --from {self.run.path}",
         )
 
+    def _view(self, kind: type, verb: str, needed: str) -> None:
+        """Refuse what the run's objective never learnt."""
+        objective = self.settings.objective
+        if not any(isinstance(view, kind) for view in objective.views()):
+            raise UsageError(
+                f"a {objective.name} run cannot {verb}",
+                where=self.run.path,
+                fix=f"use a run trained as {needed}",
+            )
+
     def _logits(self, examples: Sequence[Labelled]) -> np.ndarray:
         result = evaluate(
             self.model, self.settings.objective, examples, self.tokens, BATCH, torch.float32
         )
         assert result.logits_NC is not None
         return result.logits_NC
+
+    @torch.no_grad()
+    def _hidden(self, texts: Sequence[str]) -> tuple[list[Ids], list[np.ndarray]]:
+        """The ids read of each text, marks included, and the last layer's vectors."""
+        reader = Classify(("", " "), sees=self.settings.objective.visibility)
+        stack = self.model.backbone.stack
+        encoded = self.tokens.encode(texts)
+        rows = [reader.rows(ids, stack, self.tokens)[0] for ids in encoded]
+        found: list[np.ndarray] = [np.zeros(0)] * len(rows)
+        for group in by_length([len(row) for row in rows], BATCH):
+            table = torch.from_numpy(pad_rows([rows[i] for i in group], self.tokens.pad))
+            lengths = torch.tensor([len(rows[i]) for i in group])
+            visibility = Visibility.of_lengths(reader.sees, lengths, table.shape[1])
+            hidden = self.model.backbone(Inputs(table, visibility).to(self.model.device))
+            for i, vectors in zip(group, hidden.float().cpu().numpy(), strict=True):
+                found[i] = vectors[: len(rows[i])]
+        return rows, found
 
     def _evaluate_labels(self, paths: Sequence[Path], reading: Reading) -> Table:
         objective = self._classifier()
@@ -120,27 +183,56 @@ class Trained:
         truth = [example.label for example in examples]
         return {"texts": len(rows), **scores(result, truth)}
 
+    def _evaluate_pairs(self, paths: Sequence[Path]) -> Table:
+        """The share of pairs whose good sentence is likelier: by the chain rule for a causal
+        model, by pseudo-likelihood for a masked one, both for a hybrid."""
+        known = {"causal": scoring.causal_scores, "masked": scoring.masked_scores}
+        views = [view.name for view in self.settings.objective.views()]
+        ways = [(name, known[name]) for name in views if name in known]
+        hits: dict[str, dict[str, list[bool]]] = {name: {} for name, _ in ways}
+        pairs = chain.from_iterable(map(corpus.minimal_pairs, paths))
+        while some := list(islice(pairs, PAIRS_AT_ONCE)):
+            encoded = self.tokens.encode([pair.good for pair in some] + [pair.bad for pair in some])
+            for name, score in ways:
+                values = score(self.model, self.tokens, encoded)
+                better = values[: len(some)] > values[len(some) :]
+                for pair, right in zip(some, better.tolist(), strict=True):
+                    hits[name].setdefault(pair.group, []).append(right)
+        figures: Table = {"pairs": sum(map(len, next(iter(hits.values())).values()))}
+        for name, by_group in hits.items():
+            every = list(chain.from_iterable(by_group.values()))
+            figures[f"accuracy_{name}"] = sum(every) / len(every)
+        figures["groups"] = {
+            group: {name: sum(by[group]) / len(by[group]) for name, by in hits.items()}
+            for group in next(iter(hits.values()))
+        }
+        return figures
+
     def _evaluate_text(self, paths: Sequence[Path], reading: Reading) -> Table:
         """Every token but the ``<s>`` of a document is scored once; the end of a document
         counts as one byte, so that the figure does not depend on the tokenizer."""
         length = self.settings.model.length
-        nats = scored = size = texts = 0.0
-        documents = corpus.documents(paths, reading)
-        for some in _groups(documents, TEXTS_AT_ONCE // 16):
+        totals: dict[str, float] = {}
+        counts: dict[str, float] = {}
+        size = texts = 0
+        for some in groups(corpus.documents(paths, reading), TEXTS_AT_ONCE // 16):
             size += sum(len(text.encode()) + 1 for text in some)
             texts += len(some)
             windows = list(chain.from_iterable(self._cut(ids, length) for ids in self._whole(some)))
             result = evaluate(
                 self.model, self.settings.objective, windows, self.tokens, BATCH, torch.float32
             )
-            nats, scored = nats + result.nats, scored + result.count
-        return {
-            "documents": int(texts),
-            "tokens": int(scored),
-            "bytes": int(size),
-            "loss": nats / max(scored, 1),
-            "bits_per_byte": metrics.bits_per_byte(nats, int(size)),
-        }
+            for name, loss in result.losses.items():
+                totals[name] = totals.get(name, 0.0) + loss * result.counts[name]
+                counts[name] = counts.get(name, 0.0) + result.counts[name]
+        figures: Table = {"documents": texts, "bytes": size}
+        for name, total in totals.items():
+            figures[f"loss_{name}"] = total / max(counts[name], 1)
+        if "causal" in totals:
+            figures["tokens"] = int(counts["causal"])
+            figures["loss"] = figures.pop("loss_causal")
+            figures["bits_per_byte"] = metrics.bits_per_byte(totals["causal"], size)
+        return figures
 
     def _whole(self, texts: Sequence[str]) -> Iterator[Ids]:
         for ids in self.tokens.encode(texts):
@@ -152,7 +244,7 @@ class Trained:
             yield Window(ids[start : start + length + 1])
 
 
-def _groups(texts: Iterable[str], size: int) -> Iterator[list[str]]:
+def groups(texts: Iterable[str], size: int) -> Iterator[list[str]]:
     remaining = iter(texts)
     while group := list(islice(remaining, size)):
         yield group

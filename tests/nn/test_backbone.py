@@ -10,7 +10,7 @@ from conftest import STACKS, causal_model
 from headswap.errors import DataError
 from headswap.nn.backbone import sinusoid
 from headswap.nn.visibility import Inputs, Visibility
-from headswap.objectives.causal import packed
+from headswap.objectives.language import packed
 
 VOCABULARY = 50
 BOS, PAD = 1, 0

@@ -123,14 +123,14 @@ def test_modern_causal_equals_llama():
     stack = STACKS["modern"]
     model = causal_model(stack, VOCABULARY)
     config = stock_config(transformers.LlamaConfig, stack)
-    tensors = llama_names(stack, model) | {"lm_head.weight": model.heads["next"].weight}
+    tensors = llama_names(stack, model) | {"lm_head.weight": model.heads["token"].weight}
     theirs = load(transformers.LlamaForCausalLM(config), tensors)
     ids, lengths = ids_and_lengths()
     mask = (torch.arange(ids.shape[1]) < lengths[:, None]).long()
     with torch.no_grad():
         expected = theirs(ids, attention_mask=mask).logits
         hidden = model.backbone(Inputs(ids, Visibility.of_lengths("causal", lengths, 11)))
-        found = model.heads["next"](hidden)
+        found = model.heads["token"](hidden)
     torch.testing.assert_close(real(found), real(expected), rtol=1e-4, atol=1e-4)
 
 

@@ -72,5 +72,5 @@ def test_a_tied_head_is_the_embedding():
     from conftest import causal_model
 
     model = causal_model(STACKS["everything"], 40)
-    assert model.heads["next"].weight is model.backbone.embedding.weight
-    assert "heads.next.weight" not in model.tensors()
+    assert model.heads["token"].weight is model.backbone.embedding.weight
+    assert "heads.token.weight" not in model.tensors()

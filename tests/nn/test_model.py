@@ -24,11 +24,11 @@ def test_swapping_the_head_keeps_the_backbone_byte_for_byte(stack):
 def test_a_kept_head_goes_along(stack):
     model = causal_model(stack, 50)
     heads = Causal().heads(stack, 50)
-    swapped, carried = swap_head(model, heads, seed=9, keep=("next",))
+    swapped, carried = swap_head(model, heads, seed=9, keep=("token",))
     assert carried.new_tensors == 0
-    assert torch.equal(swapped.heads["next"].weight, model.heads["next"].weight)
+    assert torch.equal(swapped.heads["token"].weight, model.heads["token"].weight)
     anew, _ = swap_head(model, heads, seed=9)
-    assert stack.tied or not torch.equal(anew.heads["next"].weight, model.heads["next"].weight)
+    assert stack.tied or not torch.equal(anew.heads["token"].weight, model.heads["token"].weight)
 
 
 def test_weights_are_a_function_of_seed_and_name():
@@ -48,4 +48,4 @@ def test_the_courses_ranges():
     embedding = model.backbone.embedding.weight
     assert 0.099 < embedding.abs().max() <= 0.1
     assert abs(embedding.std() - 0.2 / 12**0.5) < 1e-3
-    assert model.heads["next"].bias.abs().max() == 0
+    assert model.heads["token"].bias.abs().max() == 0

@@ -6,14 +6,14 @@ import torch
 
 from conftest import STACKS, classifier
 from headswap.errors import UsageError
-from headswap.objectives import Classify
+from headswap.objectives import Classify, Context
 from headswap.text.loader import Labelled
 
 STACK = STACKS["modern"]
 
 
 def batch(objective, tokens, rows):
-    return objective.batch(rows, STACK, tokens, np.random.default_rng(0))
+    return objective.batch(rows, Context(STACK, tokens, np.random.default_rng(0), training=True))
 
 
 def test_a_causal_classifier_reads_no_end_and_a_full_one_does(tokens):
@@ -66,3 +66,52 @@ def test_the_heads_take_the_stock_shapes():
     assert spec("classic", sees="causal", pool="last").bias
     assert not spec("classic", sees="full", pool="mean").dense
     assert spec("modern", sees="full", pool="concat").pooled == 3 * STACK.width
+
+
+def test_head_and_tail_and_windows(tokens):
+    ids = np.arange(10, 110)
+    room = STACK.length - 2
+    (both,) = Classify(("a", "b"), long="head+tail").rows(ids, STACK, tokens)
+    assert list(both[1:-1]) == [*range(10, 10 + room // 2), *range(110 - (room - room // 2), 110)]
+    windows = Classify(("a", "b"), long="windows").rows(ids, STACK, tokens)
+    read = np.concatenate([row[1:-1] for row in windows])
+    assert set(read) == set(ids) and all(len(row) == STACK.length for row in windows)
+    (short,) = Classify(("a", "b"), long="windows").rows(ids[:5], STACK, tokens)
+    assert list(short[1:-1]) == list(ids[:5])
+
+
+def test_the_scores_of_windows_are_averaged(tokens):
+    objective = Classify(("a", "b"), long="windows")
+    model = classifier(STACK, tokens.size, objective)
+    ids = np.arange(10, 90)
+    rows = [Labelled(row[1:-1], 0) for row in objective.rows(ids, STACK, tokens)]
+    assert len(rows) > 2
+    with torch.no_grad():
+        parts = objective.loss(model, batch(objective, tokens, rows))["label"].scores_NC
+        mixed = [Labelled(ids, 0), Labelled(ids[:4], 1)]
+        whole = objective.loss(model, batch(objective, tokens, mixed))["label"].scores_NC
+    assert whole.shape == (2, 2)
+    torch.testing.assert_close(whole[0], parts.mean(0))
+
+
+def test_token_dropout_hides_in_training_only(tokens):
+    objective = Classify(("a", "b"), token_dropout=0.5)
+    rows = [Labelled(np.arange(10, 40), 0)]
+    noisy = batch(objective, tokens, rows).inputs.ids_BT
+    calm = objective.batch(rows, Context(STACK, tokens, np.random.default_rng(0))).inputs.ids_BT
+    assert 5 < int((noisy != calm).sum()) < 25
+    assert noisy[0, 0] == tokens.bos and noisy[0, -1] == tokens.eos
+
+
+def test_r_drop_is_nothing_without_dropout_and_something_with_it(tokens):
+    from dataclasses import replace
+
+    plain, regular = Classify(("a", "b")), Classify(("a", "b"), r_drop=5.0)
+    rows = [Labelled(np.array([10, 12, 14]), 0)]
+    for dropout in (0.0, 0.3):
+        model = classifier(replace(STACK, dropout=dropout), tokens.size, plain).train()
+        torch.manual_seed(0)
+        with torch.no_grad():
+            one = plain.loss(model, batch(plain, tokens, rows))["label"].total
+            two = regular.loss(model, batch(regular, tokens, rows))["label"].total
+        assert torch.equal(one, two) == (dropout == 0)

@@ -141,7 +141,7 @@ def test_layerwise_rates_and_decay():
         for parameter in group["params"]:
             rates[names[id(parameter)]] = group["lr"]
             decays[names[id(parameter)]] = group["weight_decay"]
-    assert rates["heads.next.weight"] == 1.0
+    assert rates["heads.token.weight"] == 1.0
     assert rates["backbone.layers.1.attention.qkv.weight"] == 0.5
     assert rates["backbone.layers.0.attention.qkv.weight"] == 0.25
     assert rates["backbone.embedding.weight"] == 0.125

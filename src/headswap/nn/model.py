@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
 from headswap.nn.backbone import Backbone
-from headswap.nn.heads import make_head
+from headswap.nn.heads import LanguageModelHead, make_head
 from headswap.nn.spec import HeadSpec, Stack
 from headswap.randomness import derive
 
@@ -82,6 +82,23 @@ def swap_head(
         len(fresh),
         sum(tensor.numel() for tensor in fresh.values()),
     )
+
+
+def grow_vocabulary(model: Model, vocabulary: int, *, seed: int) -> Model:
+    """The same model with more tokens: old rows byte for byte, new ones drawn from ``seed``."""
+    stack = model.backbone.stack
+    specs = {
+        name: replace(head.spec, vocabulary=vocabulary)
+        if isinstance(head, LanguageModelHead)
+        else head.spec
+        for name, head in model.heads.items()
+    }
+    grown = new_model(stack, vocabulary, specs, seed=seed)  # type: ignore[arg-type]
+    old = model.tensors()
+    with torch.no_grad():
+        for name, tensor in grown.tensors().items():
+            tensor[: len(old[name])].copy_(old[name])
+    return grown
 
 
 def new_model(stack: Stack, vocabulary: int, heads: Mapping[str, HeadSpec], *, seed: int) -> Model:

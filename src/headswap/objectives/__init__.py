@@ -1,14 +1,37 @@
-"""The objectives by name. A new one is a new file and a line here."""
+"""The objectives. A new one is a new file here: it registers itself."""
 
 from __future__ import annotations
 
-from headswap.objectives.base import Batch, Objective, Targets, Term
+import importlib
+import pkgutil
+
+from headswap.objectives.base import (
+    OBJECTIVES,
+    Batch,
+    Context,
+    Objective,
+    Targets,
+    Term,
+    register,
+)
 from headswap.objectives.causal import Causal
 from headswap.objectives.classify import Classify
+from headswap.objectives.hybrid import Hybrid
+from headswap.objectives.masked import Masked
 
-OBJECTIVES: dict[str, type[Objective]] = {
-    "causal": Causal,
-    "classify": Classify,
-}
+for _module in pkgutil.iter_modules(__path__):
+    importlib.import_module(f"{__name__}.{_module.name}")
 
-__all__ = ["OBJECTIVES", "Batch", "Causal", "Classify", "Objective", "Targets", "Term"]
+__all__ = [
+    "OBJECTIVES",
+    "Batch",
+    "Causal",
+    "Classify",
+    "Context",
+    "Hybrid",
+    "Masked",
+    "Objective",
+    "Targets",
+    "Term",
+    "register",
+]

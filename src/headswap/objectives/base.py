@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -20,28 +20,36 @@ from headswap.types import Ids
 
 @dataclass(frozen=True)
 class Targets:
-    """What one head is scored on: the right answers and how much each weighs.
+    """What one term of the loss is scored on: the right answers and how much each weighs.
 
     ``rows_N`` are the scored positions of the flattened batch; None for heads that give one
-    answer a text, where ``lengths_B`` says where each text ends.
+    answer a text, where ``lengths_B`` says where each text ends and ``owners_B`` (if given)
+    which text each row is a part of.
     """
 
     answers_N: Tensor
     weights_N: Tensor
     rows_N: Tensor | None = None
     lengths_B: Tensor | None = None
+    owners_B: Tensor | None = None
 
     def to(self, device: torch.device) -> Targets:
         moved = [
             None if value is None else value.to(device, non_blocking=True)
-            for value in (self.answers_N, self.weights_N, self.rows_N, self.lengths_B)
+            for value in (
+                self.answers_N,
+                self.weights_N,
+                self.rows_N,
+                self.lengths_B,
+                self.owners_B,
+            )
         ]
         return Targets(*moved)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
 class Batch:
-    """``counts`` are the weights' sums by head: known before the model runs, so that
+    """``counts`` are the weights' sums by term: known before the model runs, so that
     accumulated micro-batches divide by the whole batch's count."""
 
     inputs: Inputs
@@ -61,12 +69,27 @@ class Term:
     """A loss as a sum and never a mean; what it is divided by is the batch's count.
 
     ``correct`` is the weight of the right answers where that is free to know; ``scores_NC``
-    are a classifier's logits.
+    are a classifier's logits, one row an example; ``each_N`` the loss of each scored position.
     """
 
     total: Tensor
     correct: Tensor | None = None
     scores_NC: Tensor | None = None
+    each_N: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Context:
+    """What an objective may know when it makes a batch: the model's shape, the tokenizer, a
+    generator of this batch's own, and where the training stands. Without ``training`` the
+    batch is for evaluation: no augmentation, fixed rates."""
+
+    stack: Stack
+    tokens: Tokenizer
+    noise: np.random.Generator
+    step: int = 0
+    progress: float = 1.0
+    training: bool = False
 
 
 class Objective(Protocol):
@@ -77,16 +100,26 @@ class Objective(Protocol):
     specials: ClassVar[tuple[str, ...]]
 
     @property
-    def visibility(self) -> Rule: ...
+    def visibility(self) -> Rule:
+        """What a classifier built on this objective's base should see."""
+
     def heads(self, stack: Stack, vocabulary: int) -> dict[str, HeadSpec]: ...
-    def batch(
-        self,
-        examples: Sequence[Any],
-        stack: Stack,
-        tokens: Tokenizer,
-        noise: np.random.Generator,
-    ) -> Batch: ...
+    def batch(self, examples: Sequence[Any], context: Context) -> Batch: ...
     def loss(self, model: Model, batch: Batch) -> dict[str, Term]: ...
+    def views(self) -> Sequence[Objective]:
+        """The objectives that an evaluation scores, each on all examples: usually itself."""
+
+
+OBJECTIVES: dict[str, type[Objective]] = {}
+"""The objectives by name; ``register`` adds to it."""
+
+O = TypeVar("O", bound=type)  # noqa: E741
+
+
+def register(objective: O) -> O:
+    """Make an objective known by its name, to the commands and to the conformance tests."""
+    OBJECTIVES[objective.name] = objective  # type: ignore[attr-defined]
+    return objective
 
 
 def pad_rows(rows: Sequence[Ids], fill: int, size: int | None = None) -> Ids:

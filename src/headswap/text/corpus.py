@@ -3,29 +3,46 @@
 from __future__ import annotations
 
 import csv
+import html
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from headswap.errors import DataError, UsageError, did_you_mean
+from headswap.errors import DataError, ResourceError, UsageError, did_you_mean
 from headswap.text import files
 
 TEXT_NAMES = ("text", "review", "sentence", "content", "document", "body", "comment", "message")
 LABEL_NAMES = ("label", "labels", "class", "category", "sentiment", "target", "y")
-TABLES = (".jsonl", ".csv", ".tsv")
+TABLES = (".jsonl", ".csv", ".tsv", ".parquet")
 PREVIEW_LINES = 2_000
+PARQUET_ROWS = 256
+
+
+Cleaning = Literal["html", "whitespace"]
+TAGS = re.compile(r"<!--.*?-->|</?[a-zA-Z][^<>]*>", re.DOTALL)
 
 
 @dataclass(frozen=True)
 class Reading:
-    """How files are turned into texts. ``text`` and ``label`` name columns."""
+    """How files are turned into texts. ``text`` and ``label`` name columns; ``clean`` says
+    what is taken out of every text: ``html`` (tags and entities), ``whitespace`` (runs of it,
+    line breaks too)."""
 
     documents: Literal["auto", "blank", "line"] = "auto"
     text: str | None = None
     label: str | None = None
+    clean: tuple[Cleaning, ...] = ()
+
+    def cleaned(self, text: str) -> str:
+        if "html" in self.clean:
+            text = html.unescape(TAGS.sub(" ", text))
+        if "whitespace" in self.clean:
+            text = " ".join(text.split())
+        return text
 
 
 @dataclass(frozen=True)
@@ -49,10 +66,11 @@ def texts(path: Path, reading: Reading = Reading()) -> Iterator[str]:
     """The text of every row or line, the empty ones too, so that results line up with it."""
     if files.kind(path) in TABLES:
         for where, row in _rows(path):
-            yield _as_text(row[_column(row, reading.text, TEXT_NAMES, "text", path)], where)
+            column = _column(row, reading.text, TEXT_NAMES, "text", path)
+            yield reading.cleaned(_as_text(row[column], where))
     else:
         for _, line in files.lines(path):
-            yield line
+            yield reading.cleaned(line)
 
 
 def labelled(path: Path, reading: Reading = Reading()) -> Iterator[LabelledText]:
@@ -66,9 +84,36 @@ def labelled(path: Path, reading: Reading = Reading()) -> Iterator[LabelledText]
         if isinstance(label, dict | list):
             raise DataError(f"the label is not a name or number: {label!r}", where=where)
         found = True
-        yield LabelledText(_as_text(text, where), _label_name(label))
+        yield LabelledText(reading.cleaned(_as_text(text, where)), _label_name(label))
     if not found:
         raise DataError("no labelled rows in it", where=path, fix="give a file with rows")
+
+
+@dataclass(frozen=True)
+class MinimalPair:
+    """Two sentences that differ in one point, one of them wrong (BLiMP's format)."""
+
+    good: str
+    bad: str
+    group: str
+
+
+def holds_pairs(path: Path) -> bool:
+    """Whether a table's rows are minimal pairs."""
+    if files.kind(path) not in TABLES:
+        return False
+    first = next(_rows(path), None)
+    return first is not None and {"sentence_good", "sentence_bad"} <= first[1].keys()
+
+
+def minimal_pairs(path: Path) -> Iterator[MinimalPair]:
+    for where, row in _rows(path):
+        try:
+            good, bad = row["sentence_good"], row["sentence_bad"]
+        except KeyError as error:
+            raise DataError(f"no column {error}", where=where) from error
+        group = str(row.get("UID", "all"))
+        yield MinimalPair(_as_text(good, where), _as_text(bad, where), group)
 
 
 def split_by_blank_lines(path: Path) -> bool:
@@ -100,18 +145,20 @@ def _documents_of(path: Path, reading: Reading) -> Iterator[str]:
         if line.strip() and blank:
             document.append(line)
         elif line.strip():
-            yield line
+            yield reading.cleaned(line)
         elif document:
-            yield "\n".join(document)
+            yield reading.cleaned("\n".join(document))
             document = []
     if document:
-        yield "\n".join(document)
+        yield reading.cleaned("\n".join(document))
 
 
 def _rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
     extension = files.kind(path)
     if extension == ".jsonl":
         return _json_rows(path)
+    if extension == ".parquet":
+        return _parquet_rows(path)
     if extension in (".csv", ".tsv"):
         return _table_rows(path, "\t" if extension == ".tsv" else ",")
     raise UsageError(
@@ -172,6 +219,26 @@ def _table_rows(path: Path, delimiter: str) -> Iterator[tuple[str, Mapping[str, 
             yield where, dict(zip(header, cells, strict=True))
     except csv.Error as error:
         raise DataError(f"not a valid table ({error})", where=f"{path}, line {position}") from error
+
+
+def _parquet_rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError as error:
+        raise ResourceError(
+            "reading Parquet needs pyarrow", where=path, fix="pip install 'headswap[formats]'"
+        ) from error
+    files.open_bytes(path).close()
+    try:
+        number = 0
+        with parquet.ParquetFile(path) as table:
+            for batch in table.iter_batches(batch_size=PARQUET_ROWS):
+                for row in batch.to_pylist():
+                    number += 1
+                    yield f"{path}, row {number}", row
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise DataError(f"not a readable Parquet file ({error})", where=path) from error
 
 
 def _columns(row: Mapping[str, Any], reading: Reading, path: Path) -> tuple[str, str]:

@@ -8,15 +8,18 @@ from __future__ import annotations
 import gzip
 import hashlib
 import lzma
+import sys
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Any, cast
 
-from headswap.errors import DataError, HeadswapError, StorageError, UsageError
+from headswap.errors import DataError, HeadswapError, ResourceError, StorageError, UsageError
 
 LONGEST_LINE = 64 * 2**20
-COMPRESSED = (".gz", ".xz")
+COMPRESSED = (".gz", ".xz", ".zst")
+TEXTS = (".txt", ".jsonl", ".csv", ".tsv", ".parquet")
+BOMB_BYTES, BOMB_RATIO = 2**28, 200
 
 
 def kind(path: Path) -> str:
@@ -32,9 +35,38 @@ def open_bytes(path: Path) -> IO[bytes]:
             return cast(IO[bytes], gzip.open(path, "rb"))
         if path.suffix == ".xz":
             return lzma.open(path, "rb")
+        if path.suffix == ".zst":
+            return _zstandard().open(path, "rb")  # type: ignore[no-any-return]
         return path.open("rb")
     except OSError as error:
         raise _refusal(path, error) from error
+
+
+def expand(paths: Sequence[str | Path]) -> list[Path]:
+    """Files as they are; folders and patterns as the text files in them, sorted by name."""
+    found: list[Path] = []
+    for path in map(Path, paths):
+        if path.is_dir():
+            inside = [entry for entry in path.rglob("*") if kind(entry) in TEXTS]
+        elif not path.exists() and any(sign in path.name for sign in "*?["):
+            inside = list(path.parent.glob(path.name))
+        else:
+            found.append(path)
+            continue
+        if not inside:
+            raise StorageError("no text files there", where=path, fix=f"use {', '.join(TEXTS)}")
+        found += sorted(inside)
+    return found
+
+
+def _zstandard() -> Any:
+    try:
+        import zstandard
+    except ImportError as error:
+        raise ResourceError(
+            "reading .zst files needs zstandard", fix="pip install 'headswap[formats]'"
+        ) from error
+    return zstandard
 
 
 def _refusal(path: Path, error: OSError) -> HeadswapError:
@@ -48,12 +80,20 @@ def _refusal(path: Path, error: OSError) -> HeadswapError:
 def lines(path: Path) -> Iterator[tuple[int, str]]:
     """(line number from 1, text without its line end), one line in memory at a time."""
     with open_bytes(path) as stream:
-        number = 0
+        number = seen = 0
+        limit = _bomb_limit(path)
         try:
             while raw := stream.readline(LONGEST_LINE + 1):
                 number += 1
+                seen += len(raw)
+                if seen > limit:
+                    raise DataError(
+                        f"the file expands more than {BOMB_RATIO} times: a decompression bomb?",
+                        where=f"{path}, line {number}",
+                        fix="unpack it by hand if you trust it",
+                    )
                 yield number, _decode(raw, path, number)
-        except (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error) as error:
+        except _damage() as error:
             raise DataError(
                 f"the compressed file is damaged or cut short ({error})",
                 where=f"{path}, after line {number}",
@@ -61,6 +101,19 @@ def lines(path: Path) -> Iterator[tuple[int, str]]:
             ) from error
         except OSError as error:
             raise StorageError(f"reading failed ({error.strerror or error})", where=path) from error
+
+
+def _bomb_limit(path: Path) -> float:
+    if path.suffix not in COMPRESSED:
+        return float("inf")
+    return max(BOMB_BYTES, BOMB_RATIO * path.stat().st_size)
+
+
+def _damage() -> tuple[type[Exception], ...]:
+    """What the decompressors raise on broken data."""
+    kinds = (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error)
+    loaded = sys.modules.get("zstandard")
+    return (*kinds, loaded.ZstdError) if loaded else kinds
 
 
 def _decode(raw: bytes, path: Path, number: int) -> str:

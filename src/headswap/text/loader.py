@@ -86,6 +86,49 @@ class WindowLoader:
         return [self._windows.window(int(i)) for i in chosen]
 
 
+class MixedLoader:
+    """Windows of several corpora in a mixture that may move over ``steps``.
+
+    How many windows of a corpus were read before a step is a closed formula, so this order
+    too is a function of the step alone. A corpus that is read through begins anew.
+    """
+
+    def __init__(
+        self,
+        sources: Sequence[Windows],
+        weights: Sequence[float],
+        weights_end: Sequence[float],
+        batch: int,
+        seed: int,
+        steps: int,
+    ) -> None:
+        self._sources, self._size, self._seed = sources, batch, seed
+        self._start = np.array(weights) / sum(weights)
+        self._slope = (np.array(weights_end) / sum(weights_end) - self._start) / max(steps, 1)
+        self._rest = int(self._start.argmax())
+        self.batches = -(-sum(s.count - s.held_out for s in sources) // batch)
+
+    def batch(self, epoch: int, index: int) -> list[Window]:
+        step = epoch * self.batches + index
+        begin, end = self._read_before(step), self._read_before(step + 1)
+        counts = end - begin
+        counts[self._rest] = self._size - (counts.sum() - counts[self._rest])
+        chosen: list[Window] = []
+        for number, source in enumerate(self._sources):
+            places = begin[number] + np.arange(counts[number])
+            turns, within = np.divmod(places, source.count - source.held_out)
+            for turn in np.unique(turns):
+                key = derive(self._seed, "order", number, int(turn))
+                found = source.train(within[turns == turn], key)
+                chosen += [source.window(int(i)) for i in found]
+        return chosen
+
+    def _read_before(self, step: int) -> Ids:
+        """The integral of the shares up to a step, in windows."""
+        shares = self._start * step + self._slope * step**2 / 2
+        return np.floor(self._size * shares + 1e-9).astype(np.int64)
+
+
 class BucketLoader(Generic[E]):
     """Training batches of texts of similar length, in a new order each epoch.
 

@@ -14,6 +14,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -26,6 +27,7 @@ from headswap.text import files
 from headswap.types import Ids
 
 PAD, BOS, EOS, UNK, MASK, SEP = "<pad>", "<s>", "</s>", "<unk>", "<mask>", "<sep>"
+SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
 COURSE_SPECIALS = (BOS, PAD, EOS, UNK)
 TRAINER_THREADS = 4
 LONGEST_SENTENCE = 4_000
@@ -62,6 +64,9 @@ class Tokenizer(Protocol):
     def encode(self, texts: Sequence[str]) -> list[Ids]: ...
     def decode(self, ids: Iterable[int]) -> str: ...
     def pieces(self, ids: Iterable[int]) -> list[str]: ...
+    def word_starts(self) -> np.ndarray: ...
+    def sentence_ends(self) -> np.ndarray: ...
+    def extends(self, other: Tokenizer) -> bool: ...
     def with_specials(self, names: Sequence[str]) -> Tokenizer: ...
     def save(self, folder: Path) -> None: ...
 
@@ -118,6 +123,20 @@ class SentencePieceTokenizer:
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
         return [self._names[i] for i in ids]
+
+    @cache  # noqa: B019 (a tokenizer lives as long as its process)
+    def word_starts(self) -> np.ndarray:
+        """By id: whether a word begins with it."""
+        return np.array([name.startswith(SPACE) for name in self._names])
+
+    @cache  # noqa: B019
+    def sentence_ends(self) -> np.ndarray:
+        """By id: whether a sentence may end with it."""
+        return np.array([name.endswith((".", "!", "?", "…", "。")) for name in self._names])
+
+    def extends(self, other: Tokenizer) -> bool:
+        """Whether every id of the other means the same here."""
+        return self.pieces(range(min(other.size, self.size))) == other.pieces(range(other.size))
 
     def with_specials(self, names: Sequence[str]) -> SentencePieceTokenizer:
         """This tokenizer, or one with the missing specials appended."""

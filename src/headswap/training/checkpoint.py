@@ -3,6 +3,7 @@
 checkpoints/step-00000120/
     model.safetensors      every parameter once
     optimizer.safetensors  the optimizer's tensors by parameter name
+    average.safetensors    the weights' moving average, where one is kept
     state.json             step, best, sums since the last log line
     manifest.json          sizes and SHA-256 sums
 """
@@ -23,8 +24,14 @@ from torch import Tensor
 from headswap import storage
 from headswap.errors import DataError
 from headswap.nn.model import Model
+from headswap.training.optim import Average
 
-MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"
+MODEL, OPTIMIZER, AVERAGE, STATE = (
+    "model.safetensors",
+    "optimizer.safetensors",
+    "average.safetensors",
+    "state.json",
+)
 KEEP_LAST = 2
 
 
@@ -74,12 +81,20 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         raise DataError(f"not a readable safetensors file ({error})", where=path) from error
 
 
-def save(folder: Path, model: Model, optimizer: torch.optim.Optimizer, state: State) -> Path:
+def save(
+    folder: Path,
+    model: Model,
+    optimizer: torch.optim.Optimizer,
+    state: State,
+    average: Average | None = None,
+) -> Path:
     """Commit the state of a training; drop checkpoints that are no longer needed."""
     target = folder / f"step-{state.step:08d}"
     with storage.new_folder(target) as staged:
         save_weights(model, staged / MODEL)
         save_file(_optimizer_tensors(model, optimizer), staged / OPTIMIZER)
+        if average is not None:
+            save_file({k: v.cpu() for k, v in average.tensors.items()}, staged / AVERAGE)
         (staged / STATE).write_text(json.dumps(asdict(state)) + "\n", "utf-8")
     prune(folder, state, KEEP_LAST)
     return target
@@ -103,8 +118,16 @@ def latest(folder: Path, warn: Callable[[str], None]) -> Path | None:
     return None
 
 
-def restore(path: Path, model: Model, optimizer: torch.optim.Optimizer) -> State:
+def restore(
+    path: Path,
+    model: Model,
+    optimizer: torch.optim.Optimizer,
+    average: Average | None = None,
+) -> State:
     load_weights(model, path / MODEL)
+    if average is not None:
+        for name, tensor in read_tensors(path / AVERAGE).items():
+            average.tensors[name].copy_(tensor)
     tensors = read_tensors(path / OPTIMIZER)
     parameters = model.tensors()
     states: dict[str, dict[str, Tensor]] = {}

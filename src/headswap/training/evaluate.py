@@ -12,7 +12,7 @@ import torch
 
 from headswap import metrics
 from headswap.nn.model import Model
-from headswap.objectives import Objective
+from headswap.objectives import Context, Objective
 from headswap.randomness import generator
 from headswap.text.loader import by_length
 from headswap.text.tokenizer import Tokenizer
@@ -20,16 +20,13 @@ from headswap.text.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class Evaluation:
-    """``loss`` in nats a scored answer; ``logits_NC`` in the order of the examples."""
+    """``losses`` in nats a scored answer by term, ``loss`` their sum; ``logits_NC`` in the
+    order of the examples."""
 
     loss: float
-    count: float
     losses: dict[str, float]
+    counts: dict[str, float]
     logits_NC: np.ndarray | None = None
-
-    @property
-    def nats(self) -> float:
-        return self.loss * self.count
 
 
 def evaluate(
@@ -46,13 +43,15 @@ def evaluate(
     logits: list[np.ndarray | None] = [None] * len(examples)
     training = model.training
     model.eval()
-    groups = by_length([len(example.ids) for example in examples], batch)
+    groups = list(enumerate(by_length([len(example.ids) for example in examples], batch)))
+    views = [(view, number, group) for view in objective.views() for number, group in groups]
     with torch.no_grad(), autocast(model.device, precision):
-        for number, group in enumerate(groups):
+        for view, number, group in views:
             chosen = [examples[i] for i in group]
             noise = generator(0, "evaluate", number)
-            made = objective.batch(chosen, model.backbone.stack, tokens, noise).to(model.device)
-            for name, term in objective.loss(model, made).items():
+            context = Context(model.backbone.stack, tokens, noise)
+            made = view.batch(chosen, context).to(model.device)
+            for name, term in view.loss(model, made).items():
                 totals[name] = totals.get(name, 0.0) + float(term.total)
                 counts[name] = counts.get(name, 0.0) + made.counts[name]
                 if term.scores_NC is not None:
@@ -63,8 +62,8 @@ def evaluate(
     found = [row for row in logits if row is not None]
     return Evaluation(
         sum(losses.values()),
-        sum(counts.values()),
         losses,
+        counts,
         np.stack(found) if len(found) == len(examples) and found else None,
     )
 

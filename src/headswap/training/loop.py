@@ -22,7 +22,7 @@ import torch
 from headswap import storage
 from headswap.errors import DataError, Interrupted, ResourceError
 from headswap.nn.model import Model
-from headswap.objectives import Batch, Objective
+from headswap.objectives import Batch, Context, Objective
 from headswap.progress import Reporter, size
 from headswap.randomness import derive, generator
 from headswap.run import CHECKPOINTS, METRICS, Run
@@ -30,7 +30,7 @@ from headswap.text.loader import Loader
 from headswap.text.tokenizer import Tokenizer
 from headswap.training import checkpoint, machine, optim
 from headswap.training.checkpoint import State
-from headswap.training.evaluate import autocast, evaluate, scores
+from headswap.training.evaluate import Evaluation, autocast, evaluate, scores
 from headswap.training.plan import Plan, rate
 
 
@@ -80,8 +80,9 @@ class _Training:
         self.precision, note = machine.pick_precision(plan, model.device)
         if note:
             report.warn(note)
-        optim.freeze(model, plan)
         self.optimizer = optim.make_optimizer(model, plan)
+        self.average: optim.Average | None = None
+        self.board = _board(run, plan)
         self.total = plan.total_steps(data.train.batches, data.tokens_a_step)
         self.every = plan.evaluate_every or data.train.batches
         self.select = plan.select
@@ -98,11 +99,16 @@ class _Training:
         newest = checkpoint.latest(self.folder, self.report.warn)
         if newest is None:
             initial(self.model)
+        if self.plan.ema is not None:
+            self.average = optim.Average(self.model, self.plan.ema)
+        if self.plan.compile:
+            machine.compile_backbone(self.model, self.report.warn)
+        if newest is None:
             self._forget_metrics_after(0)
             self._evaluate()
             self._save()
         else:
-            self.state = checkpoint.restore(newest, self.model, self.optimizer)
+            self.state = checkpoint.restore(newest, self.model, self.optimizer, self.average)
             self.sums = {
                 name: torch.tensor(value, dtype=torch.float64, device=self.model.device)
                 for name, value in self.state.sums.items()
@@ -156,6 +162,7 @@ class _Training:
         nearly = self._progress() + (0.5 / self.total if self.total else 0.0)
         optim.set_rate(self.optimizer, rate(plan, nearly))
         epoch, index = divmod(state.step, self.data.train.batches)
+        optim.freeze(self.model, plan, state.step / self.data.train.batches)
         examples = self.data.train.batch(epoch, index)
         parts = self._parts(examples)
         counts: dict[str, float] = {}
@@ -170,6 +177,8 @@ class _Training:
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), plan.clip)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
+        if self.average is not None:
+            self.average.update()
         for name, count in counts.items():
             self._add(f"{name}/count", torch.tensor(count, dtype=torch.float64))
         if self.model.device.type == "cpu":
@@ -180,8 +189,9 @@ class _Training:
         stride = -(-len(examples) // plan.accumulate)
         noise = generator(plan.seed, "noise", step)
         stack = self.model.backbone.stack
+        context = Context(stack, self.tokens, noise, step, self._progress(), training=True)
         return [
-            self.objective.batch(examples[i : i + stride], stack, self.tokens, noise)
+            self.objective.batch(examples[i : i + stride], context)
             for i in range(0, len(examples), stride)
         ]
 
@@ -237,14 +247,8 @@ class _Training:
     def _evaluate(self) -> None:
         if not self.data.valid:
             return
-        result = evaluate(
-            self.model,
-            self.objective,
-            self.data.valid,
-            self.tokens,
-            self.plan.batch // self.plan.accumulate,
-            self.precision,
-        )
+        with self._averaged():
+            result = self._score()
         figures = scores(result, self.data.truth)
         if not math.isfinite(figures["loss"]):
             self.healthy &= False
@@ -253,6 +257,28 @@ class _Training:
         self._remember(figures[self.select])
         told = "  ".join(f"{name} {value:.4f}" for name, value in figures.items())
         self.report.say(f"step {self.state.step}  epoch {self._where()['epoch']:.4g}  {told}")
+
+    def _score(self) -> Evaluation:
+        return evaluate(
+            self.model,
+            self.objective,
+            self.data.valid,
+            self.tokens,
+            self.plan.batch // self.plan.accumulate,
+            self.precision,
+        )
+
+    @contextmanager
+    def _averaged(self) -> Iterator[None]:
+        """Inside, the model has the averaged weights, where an average is kept."""
+        if self.average is None:
+            yield
+            return
+        self.average.swap()
+        try:
+            yield
+        finally:
+            self.average.swap()
 
     def _remember(self, value: float) -> None:
         state = self.state
@@ -274,13 +300,18 @@ class _Training:
             wrong = storage.problem(path)
             if wrong:
                 raise DataError(f"the best checkpoint is damaged ({wrong})", where=path)
-            checkpoint.load_weights(self.model, path / checkpoint.MODEL)
+            checkpoint.load_weights(self.model, path / self._chosen_file())
+        elif self.average is not None:
+            self.average.swap()
         checkpoint.prune(self.folder, self.state)
+
+    def _chosen_file(self) -> str:
+        return checkpoint.MODEL if self.average is None else checkpoint.AVERAGE
 
     def _save(self) -> None:
         self._check_health()
         self.state.sums = {name: float(value) for name, value in self.sums.items()}
-        checkpoint.save(self.folder, self.model, self.optimizer, self.state)
+        checkpoint.save(self.folder, self.model, self.optimizer, self.state, self.average)
         self.run.note_time("saved", step=self.state.step)
 
     def _where(self) -> dict[str, Any]:
@@ -297,6 +328,10 @@ class _Training:
             stream.write((json.dumps(line) + "\n").encode())
             stream.flush()
             self.state.metrics_bytes = stream.tell()
+        if self.board is not None:
+            for name, value in line.items():
+                if isinstance(value, float):
+                    self.board.add_scalar(f"{line['split']}/{name}", value, line["step"])
 
     def _forget_metrics_after(self, length: int) -> None:
         with storage.explained(self.run.path), (self.run.path / METRICS).open("ab") as stream:
@@ -311,6 +346,19 @@ class _Training:
 
     def _cuda(self) -> list[torch.device]:
         return [self.model.device] if self.model.device.type == "cuda" else []
+
+
+def _board(run: Run, plan: Plan) -> Any:
+    """A TensorBoard writer beside the run's files, when the plan asks for one."""
+    if not plan.tensorboard:
+        return None
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise ResourceError(
+            "train.tensorboard needs tensorboard", fix="pip install 'headswap[track]'"
+        ) from error
+    return SummaryWriter(str(run.path / "tensorboard"))
 
 
 @contextmanager

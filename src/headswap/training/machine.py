@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import resource
 import sys
+from collections.abc import Callable
 
 import torch
 
 from headswap.errors import ResourceError
+from headswap.nn.model import Model
+from headswap.nn.visibility import Inputs, Visibility
 from headswap.training.plan import Plan
 
 
@@ -46,6 +49,20 @@ def prepare(plan: Plan, device: torch.device, threads: int) -> None:
         torch.backends.cuda.matmul.allow_tf32 = not plan.deterministic
         if plan.deterministic:
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+
+
+def compile_backbone(model: Model, warn: Callable[[str], None]) -> None:
+    """Compile the backbone in place; a compiler that fails costs one line, not the run."""
+    backbone = model.backbone
+    backbone.compile(dynamic=True)
+    ids = torch.zeros((2, min(8, backbone.stack.length)), dtype=torch.long, device=model.device)
+    try:
+        with torch.no_grad():
+            backbone(Inputs(ids, Visibility("causal")))
+    except Exception as error:  # the compiler's failures have no common type
+        backbone._compiled_call_impl = None
+        reason = str(error).strip().split("\n")[0][:200]
+        warn(f"torch.compile failed ({reason}): training without it")
 
 
 def peak_memory(device: torch.device) -> int:

@@ -5,12 +5,18 @@ from __future__ import annotations
 import torch
 
 from headswap.nn.model import Model
+from headswap.training.muon import Muon
 from headswap.training.plan import Plan
 
 
-def freeze(model: Model, plan: Plan) -> None:
-    """Switch learning off for the parts that the plan freezes."""
+def freeze(model: Model, plan: Plan, epoch: float = float("inf")) -> None:
+    """Switch learning off for the parts that the plan freezes at this point.
+
+    With ``unfreeze`` the head learns first and one more layer every so many epochs, from the
+    top (Howard and Ruder 2018, section 3.3).
+    """
     backbone = model.backbone
+    thawed = float("inf") if plan.unfreeze is None else 1 + epoch // plan.unfreeze
     for name, parameter in backbone.named_parameters():
         embedding = name.startswith(("embedding", "position_embedding"))
         low = name.startswith("layers.") and int(name.split(".")[1]) < plan.freeze_layers
@@ -18,36 +24,64 @@ def freeze(model: Model, plan: Plan) -> None:
             plan.freeze == "backbone"
             or (plan.freeze == "embedding" and embedding)
             or (plan.freeze_layers > 0 and (embedding or low))
+            or backbone.depth(name) >= thawed
         )
         parameter.requires_grad_(not frozen)
 
 
 def make_optimizer(model: Model, plan: Plan) -> torch.optim.Optimizer:
-    """AdamW; matrices decay, vectors do not; deeper layers may learn more slowly.
+    """AdamW or Muon; matrices decay, vectors do not; deeper layers may learn more slowly.
 
     Each group remembers its ``scale`` of the schedule's rate (Howard and Ruder 2018,
     section 3.2, discriminative fine-tuning).
     """
-    groups: dict[tuple[float, float], list[torch.nn.Parameter]] = {}
+    groups: dict[tuple[float, float, int], list[torch.nn.Parameter]] = {}
     for name, parameter in model.tensors().items():
-        if not parameter.requires_grad:
-            continue
         depth = model.backbone.depth(name.removeprefix("backbone.")) if "backbone" in name else 0
         decay = plan.weight_decay if parameter.ndim > 1 else 0.0
-        key = (plan.layer_decay**depth, decay)
+        parts = _matrices(name, parameter, model) if plan.optimizer == "muon" else 0
+        key = (plan.layer_decay**depth, decay, parts)
         groups.setdefault(key, []).append(parameter)  # type: ignore[arg-type]
-    return torch.optim.AdamW(
-        [
-            {"params": parameters, "scale": scale, "weight_decay": decay}
-            for (scale, decay), parameters in groups.items()
-        ],
-        lr=plan.lr,
-        betas=(plan.betas[0], plan.betas[1]),
-        eps=plan.epsilon,
-        fused=True,
-    )
+    tables = [
+        {"params": parameters, "scale": scale, "weight_decay": decay, "parts": parts}
+        for (scale, decay, parts), parameters in groups.items()
+    ]
+    betas = (plan.betas[0], plan.betas[1])
+    if plan.optimizer == "muon":
+        return Muon(tables, plan.lr, betas, plan.epsilon, plan.weight_decay)
+    return torch.optim.AdamW(tables, lr=plan.lr, betas=betas, eps=plan.epsilon, fused=True)
 
 
 def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
     for group in optimizer.param_groups:
         group["lr"] = rate * group["scale"]
+
+
+def _matrices(name: str, parameter: torch.Tensor, model: Model) -> int:
+    """How many square-ish matrices a layer's tensor stacks; 0 for all that is no matrix."""
+    if ".layers." not in name or parameter.ndim != 2:
+        return 0
+    if name.endswith("qkv.weight"):
+        return 3
+    return 2 if name.endswith("feedforward.up.weight") and model.backbone.stack.gated else 1
+
+
+class Average:
+    """An exponential moving average of the weights, to evaluate with and to keep."""
+
+    def __init__(self, model: Model, decay: float) -> None:
+        self._model, self._decay = model, decay
+        self.tensors = {name: tensor.detach().clone() for name, tensor in model.tensors().items()}
+
+    @torch.no_grad()
+    def update(self) -> None:
+        now = [tensor.detach() for tensor in self._model.tensors().values()]
+        torch._foreach_lerp_(list(self.tensors.values()), now, 1 - self._decay)
+
+    @torch.no_grad()
+    def swap(self) -> None:
+        """Exchange the model's weights and the average, in place."""
+        for name, tensor in self._model.tensors().items():
+            held = tensor.detach().clone()
+            tensor.copy_(self.tensors[name])
+            self.tensors[name].copy_(held)

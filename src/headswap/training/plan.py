@@ -22,6 +22,7 @@ class Plan:
 
     batch: int = 32
     accumulate: int = 1
+    optimizer: Literal["adamw", "muon"] = "adamw"
     lr: float = 1e-3
     schedule: Literal["constant", "cosine", "linear", "wsd"] = "cosine"
     warmup: float = 0.05
@@ -34,6 +35,8 @@ class Plan:
     layer_decay: float = 1.0
     freeze: Literal["none", "embedding", "backbone"] = "none"
     freeze_layers: int = 0
+    unfreeze: float | None = None
+    ema: float | None = None
 
     evaluate_every: int | None = None
     patience: int | None = None
@@ -42,6 +45,8 @@ class Plan:
     save_minutes: float = 5.0
     log_every: int = 50
 
+    compile: bool = False
+    tensorboard: bool = False
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     deterministic: bool = False
     threads: int | None = None
@@ -73,6 +78,11 @@ class Plan:
                     f"train.{name} is a share of the training, from 0 to 1, "
                     f"not {getattr(self, name)}"
                 )
+
+        if self.ema is not None and not 0 < self.ema < 1:
+            raise UsageError(f"train.ema must lie between 0 and 1, not {self.ema}")
+        if self.unfreeze is not None and self.unfreeze <= 0:
+            raise UsageError(f"train.unfreeze is in epochs a layer, not {self.unfreeze}")
 
     @property
     def budget(self) -> str:

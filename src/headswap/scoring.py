@@ -1,0 +1,117 @@
+"""How likely a language model finds a sentence, and what it would put under a mask."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from headswap.errors import UsageError
+from headswap.nn.model import Model
+from headswap.nn.visibility import Inputs, Visibility
+from headswap.objectives.base import pad_rows
+from headswap.objectives.language import HEAD
+from headswap.text.loader import by_length
+from headswap.text.tokenizer import MASK, Tokenizer
+from headswap.types import Ids
+
+ROWS = 256
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A token that could stand under a mask."""
+
+    token: str
+    probability: float
+
+
+@torch.no_grad()
+def causal_scores(model: Model, tokens: Tokenizer, sentences: Sequence[Ids]) -> np.ndarray:
+    """The log-probability of each sentence, its end included."""
+    rows = [np.concatenate([[tokens.bos], ids, [tokens.eos]]) for ids in sentences]
+    scores = np.zeros(len(rows))
+    for group in by_length([len(row) for row in rows], ROWS):
+        table = pad_rows([rows[i] for i in group], tokens.pad)
+        read, predicted = table[:, :-1], table[:, 1:]
+        where = np.flatnonzero(predicted != tokens.pad)
+        losses = _losses(model, read, Visibility("causal"), where, predicted.ravel()[where])
+        owners = where // read.shape[1]
+        scores[group] = -np.bincount(owners, losses, minlength=len(group))
+    return scores
+
+
+@torch.no_grad()
+def masked_scores(model: Model, tokens: Tokenizer, sentences: Sequence[Ids]) -> np.ndarray:
+    """The pseudo-log-likelihood of each sentence: every token hidden once, by itself
+    (Salazar et al. 2020, section 2)."""
+    mask = _mask_of(tokens)
+    rows, places, answers, owners = [], [], [], []
+    for owner, ids in enumerate(sentences):
+        whole = np.concatenate([[tokens.bos], ids, [tokens.eos]])
+        for place in range(1, len(whole) - 1):
+            hidden = whole.copy()
+            hidden[place] = mask
+            rows.append(hidden)
+            places.append(place)
+            answers.append(int(whole[place]))
+            owners.append(owner)
+    scores = np.zeros(len(sentences))
+    for group in by_length([len(row) for row in rows], ROWS):
+        table = pad_rows([rows[i] for i in group], tokens.pad)
+        lengths = torch.tensor([len(rows[i]) for i in group])
+        visibility = Visibility.of_lengths("full", lengths, table.shape[1])
+        where = np.array([line * table.shape[1] + places[i] for line, i in enumerate(group)])
+        losses = _losses(model, table, visibility, where, np.array([answers[i] for i in group]))
+        np.add.at(scores, [owners[i] for i in group], -losses)
+    return scores
+
+
+@torch.no_grad()
+def fill(model: Model, tokens: Tokenizer, text: str, most: int) -> list[list[Candidate]]:
+    """For each ``<mask>`` of a text, the likeliest tokens, best first."""
+    parts = text.split(MASK)
+    if len(parts) < 2:
+        raise UsageError(f"no {MASK} in the text", fix=f'write one, as in "a good {MASK}"')
+    mask = _mask_of(tokens)
+    ids: list[int] = [tokens.bos]
+    places = []
+    for number, part in enumerate(tokens.encode([part.strip() for part in parts])):
+        if number:
+            places.append(len(ids))
+            ids.append(mask)
+        ids += part.tolist()
+    ids.append(tokens.eos)
+    length = model.backbone.stack.length
+    if len(ids) > length:
+        raise UsageError(f"the text is {len(ids)} tokens long and the model reads {length}")
+    table = torch.tensor([ids], device=model.device)
+    hidden_BTD = model.backbone(Inputs(table, Visibility("full")))
+    chances = model.heads[HEAD](hidden_BTD[0, places]).float().softmax(-1)
+    best = chances.topk(min(most, chances.shape[1]))
+    return [
+        [Candidate(name, chance) for name, chance in zip(tokens.pieces(row), values, strict=True)]
+        for row, values in zip(best.indices.tolist(), best.values.tolist(), strict=True)
+    ]
+
+
+def _mask_of(tokens: Tokenizer) -> int:
+    mask = tokens.special(MASK)
+    if mask is None:
+        raise UsageError("this run's tokenizer has no <mask>", fix="use a masked or hybrid run")
+    return mask
+
+
+def _losses(
+    model: Model, table: Ids, visibility: Visibility, where: Ids, answers: Ids
+) -> np.ndarray:
+    device = model.device
+    inputs = Inputs(torch.from_numpy(np.ascontiguousarray(table)), visibility).to(device)
+    hidden_ND = model.backbone(inputs).flatten(0, 1)[torch.from_numpy(where).to(device)]
+    ones = torch.ones(len(where), device=device)
+    _, each_N = model.heads[HEAD].losses(  # type: ignore[operator]
+        hidden_ND, torch.from_numpy(answers).to(device), ones
+    )
+    return np.asarray(each_N.double().cpu().numpy())
