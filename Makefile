@@ -11,7 +11,7 @@ demo: $(INSTALLED)
 	$(BIN)/headswap demo
 
 test: $(INSTALLED)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2
 
 test-slow: $(INSTALLED)
 	$(BIN)/python -m pytest -m slow

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from headswap import ledger, storage
 from headswap import run as runs
 from headswap import settings as settings_module
-from headswap import storage
 from headswap.errors import DataError, StorageError, UsageError
 from headswap.nn.model import Model, grow_vocabulary, new_model, swap_head
 from headswap.objectives import Classify
@@ -34,6 +34,12 @@ def create(settings: Settings, out: Path) -> Run:
     """Check everything that can be checked cheaply, then make the run folder."""
     if Run(out).exists():
         Run.create(out, {}, {})  # refuses, and says how to go on
+    final, hashes = checked(settings)
+    return Run.create(out, final.to_table(), runs.provenance(hashes))
+
+
+def checked(settings: Settings) -> tuple[Settings, Table]:
+    """The settings with labels, absolute paths and threads filled in, and the data's hashes."""
     plan, data = settings.train, settings.data
     plan.budget  # noqa: B018 (raises when there is none)
     if not data.train:
@@ -63,7 +69,7 @@ def create(settings: Settings, out: Path) -> Run:
     threads = plan.threads or torch.get_num_threads()
     plan = dataclasses.replace(plan, threads=threads)
     final = dataclasses.replace(settings, objective=objective, data=data, train=plan)
-    return Run.create(out, final.to_table(), runs.provenance(hashes))
+    return final, hashes
 
 
 def execute(
@@ -195,6 +201,10 @@ def load_model(run: Run, device: torch.device | None = None) -> tuple[Model, Set
     settings = settings_module.from_table(run.settings())
     vocabulary = tokenizer.load(run.path / runs.TOKENIZER).size
     heads = settings.objective.heads(settings.model, vocabulary)
+    expected = {
+        entry.name: entry.shape for entry in ledger.entries(settings.model, vocabulary, heads)
+    }
+    checkpoint.check_shapes(run.path / runs.WEIGHTS, expected)
     model = Model(settings.model, vocabulary, heads)
     checkpoint.load_weights(model, run.path / runs.WEIGHTS)
     return model.to(device or torch.device("cpu")).eval(), settings

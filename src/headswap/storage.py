@@ -77,6 +77,8 @@ def problem(folder: Path, only: tuple[str, ...] = ()) -> str | None:
                 continue
             if Path(name).is_absolute() or ".." in Path(name).parts:
                 return f"{MANIFEST} names a path outside the folder"
+            if (folder / name).is_symlink():
+                return f"{name} is a symbolic link"
             if _entry(folder / name) != entry:
                 return f"{name} does not match its SHA-256 sum"
     except FileNotFoundError as error:

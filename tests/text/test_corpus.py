@@ -81,7 +81,7 @@ def test_a_byte_order_mark_is_dropped(tmp_path):
         ("nul.txt", b"good\nbad\0\n", "line 2: .*NUL", 65),
         ("latin.txt", b"good\ncaf\xe9\n", "line 2: invalid UTF-8 .byte 0xe9 at column 4", 65),
         ("wide.txt", "hello".encode("utf-16"), "UTF-16.*iconv", 65),
-        ("cut.txt.gz", gzip.compress(b"hello\n" * 999)[:-12], "damaged or cut short", 65),
+        ("cut.txt.gz", gzip.compress(b"hello\n" * 999, mtime=0)[:-12], "damaged or cut short", 65),
         ("junk.txt.gz", b"this is not gzip", "damaged|cut", 65),
         ("junk.txt.xz", b"this is not xz", "damaged|cut", 65),
     ],

@@ -10,7 +10,14 @@ import pytest
 
 from conftest import corpus_text
 from headswap.text import shards
-from headswap.text.loader import BucketLoader, WindowLoader, Windows, by_length, share
+from headswap.text.loader import (
+    BucketLoader,
+    MixedLoader,
+    WindowLoader,
+    Windows,
+    by_length,
+    share,
+)
 
 
 @pytest.fixture
@@ -76,3 +83,39 @@ def test_ranks_share_one_global_order(world):
 def test_by_length_covers_everything_longest_first():
     groups = by_length([3, 9, 1, 9, 4], 2)
     assert groups == [[1, 3], [4, 0], [2]]
+
+
+def test_a_mixture_reads_each_corpus_by_its_weight(tokens):
+    sizes = (300, 60)
+    sources = [
+        Windows(
+            shards.prepare(lambda n=n: corpus_text(n, seed=n).split("\n\n"), tokens, f"s{n}"),
+            16,
+            seed=0,
+        )
+        for n in sizes
+    ]
+    held = [{s.window(i).ids.tobytes() for i in range(s.count)} for s in sources]
+    loader = MixedLoader(sources, [1.0, 3.0], [3.0, 1.0], batch=8, seed=0, steps=100)
+    seen = [[], []]
+    for step in range(100):
+        batch = loader.batch(*divmod(step, loader.batches))
+        assert len(batch) == 8
+        counts = [sum(w.ids.tobytes() in names for w in batch) for names in held]
+        for kept, count in zip(seen, counts, strict=True):
+            kept.append(count)
+    first, second = (np.array(kept) for kept in seen)
+    assert abs(first[:10].mean() - 2.25) < 0.5 and abs(first[-10:].mean() - 5.75) < 0.5
+    assert abs(first.sum() - 400) < 12 and abs(second.sum() - 400) < 12
+    again = MixedLoader(sources, [1.0, 3.0], [3.0, 1.0], batch=8, seed=0, steps=100)
+    for one, two in zip(again.batch(0, 17), loader.batch(0, 17), strict=True):
+        assert np.array_equal(one.ids, two.ids)
+
+
+def test_a_small_corpus_is_read_again_in_another_order(tokens):
+    source = Windows(
+        shards.prepare(lambda: corpus_text(20).split("\n\n"), tokens, "small"), 16, seed=0
+    )
+    loader = MixedLoader([source], [1.0], [1.0], batch=source.count, seed=0, steps=3)
+    epochs = [[w.ids.tobytes() for w in loader.batch(e, 0)] for e in range(3)]
+    assert sorted(epochs[0]) == sorted(epochs[1]) and epochs[0] != epochs[1] != epochs[2]

@@ -1,11 +1,57 @@
-"""The commands that show things: inspect, recipes, demo."""
+"""The commands that show things: check, inspect, recipes, demo."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Annotated
 
-from headswap.cli.options import Json, reporter
+from cyclopts import Parameter
+
+from headswap.cli.options import Documents, Files, Json, LabelColumn, TextColumn, reporter
+from headswap.errors import DataError
+
+
+def check(
+    table: Annotated[list[Path] | None, Parameter()] = None,
+    /,
+    *,
+    valid: Files = [],  # noqa: B006
+    test: Files = [],  # noqa: B006
+    text: Files = [],  # noqa: B006
+    length: int = 256,
+    documents: Documents = "auto",
+    text_column: TextColumn = None,
+    label_column: LabelColumn = None,
+    as_json: Json = False,
+) -> None:
+    """Look for what spoils an experiment: leaks between splits, duplicates, bad labels, text
+    that would be cut off, HTML remains, broken encodings, other languages.
+
+    Exits with 65 where training would be meaningless.
+
+    Parameters
+    ----------
+    table
+        Labelled training files.
+    valid
+        Labelled validation files.
+    test
+        Labelled test files.
+    text
+        Unlabelled text for pretraining.
+    length
+        How many tokens a model would read, to say what truncation loses.
+    """
+    from headswap.text import check as checking
+    from headswap.text.corpus import Reading
+
+    sources = checking.sources_of(table or [], valid, test, text)
+    found = checking.check(sources, Reading(documents, text_column, label_column), length)
+    print(json.dumps(found) if as_json else "\n".join(checking.lines(found)))
+    if found["fatal"]:
+        reasons = [entry["what"] for entry in found["findings"] if entry["fatal"]]
+        raise DataError(f"training would be meaningless: {'; '.join(reasons)}")
 
 
 def inspect(

@@ -44,6 +44,8 @@ def train(
     label_column: LabelColumn = None,
     set_: Annotated[Repeated, Parameter(name="--set")] = [],  # noqa: B006
     deterministic: Annotated[bool, Parameter(negative="")] = False,
+    print_config: Annotated[bool, Parameter(negative="")] = False,
+    dry_run: Annotated[bool, Parameter(negative="")] = False,
     device: Device = "auto",
 ) -> None:
     """Train a model: pretrain a base on text, or fine-tune a classifier on labels.
@@ -59,9 +61,11 @@ def train(
     Parameters
     ----------
     objective
-        What to learn: causal (predict the next token) or classify (predict a label).
+        What to learn: causal (the next token), masked (hidden tokens), hybrid (both) or
+        classify (a label).
     data
-        Files: .txt for text; .jsonl, .csv or .tsv for labels; plain, .gz or .xz.
+        Files, folders or patterns: .txt, .jsonl, .csv, .tsv or .parquet; plain, .gz, .xz or
+        .zst.
     out
         The run folder to make. It holds everything: settings, weights, metrics, predictions.
     base
@@ -95,8 +99,12 @@ def train(
         Any other setting, as section.name=value: --set train.accumulate=4.
     deterministic
         Only algorithms that give the same bytes on every run of a GPU.
+    print_config
+        Print every setting as TOML and stop.
+    dry_run
+        Check the settings and the data, say what would be trained, and stop.
     """
-    from headswap import api, pipeline
+    from headswap import api, config, pipeline
 
     flags = _given(
         train={
@@ -115,6 +123,12 @@ def train(
     if base is not None and tokenizer is not None:
         _check_same_tokenizer(base, tokenizer, pieces)
     settings = api.plan(objective, data, recipe, base, valid, test, [flags, *set_])
+    if print_config:
+        print(config.dumps(settings.to_table()), end="")
+        return
+    if dry_run:
+        print(config.dumps(pipeline.checked(settings)[0].to_table()), end="")
+        return
     report = reporter()
     run = pipeline.create(settings, out)
     pipeline.execute(run, report, device)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
 
 from headswap.cli.options import (
     Device,
@@ -15,6 +18,8 @@ from headswap.cli.options import (
     standard_input,
 )
 
+SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
+
 
 def predict(
     run: Path,
@@ -22,10 +27,11 @@ def predict(
     /,
     *,
     text: Repeated = [],  # noqa: B006
+    out: Path | None = None,
     text_column: TextColumn = None,
     device: Device = "auto",
 ) -> None:
-    """Predict labels; one JSON line a text, on standard output.
+    """Predict labels; one JSON line a text, on standard output or into a file.
 
     Parameters
     ----------
@@ -36,9 +42,11 @@ def predict(
         from standard input.
     text
         A text given on the command line; may be repeated.
+    out
+        A .jsonl, .csv or .tsv file for the predictions, written whole or not at all.
     """
     from headswap import api
-    from headswap.text import corpus
+    from headswap.text import corpus, output
 
     trained = api.load(run, device=device)
     if text:
@@ -47,9 +55,15 @@ def predict(
         texts = corpus.texts(source, corpus.Reading("line", text_column))
     else:
         texts = standard_input()
-    for prediction in trained.predict(texts):
-        line = {"label": prediction.label, "probabilities": prediction.probabilities}
-        print(json.dumps(line, ensure_ascii=False))
+    rows = (
+        {"label": found.label, "probabilities": found.probabilities}
+        for found in trained.predict(texts)
+    )
+    if out is not None:
+        print(f"{output.write_table(out, rows):,} predictions in {out}")
+        return
+    for row in rows:
+        print(json.dumps(row, ensure_ascii=False))
 
 
 def evaluate(
@@ -63,14 +77,16 @@ def evaluate(
     as_json: Json = False,
     device: Device = "auto",
 ) -> None:
-    """Score a run: accuracy and macro-F1 on labels, loss and bits per byte on text.
+    """Score a run: accuracy and macro-F1 on labels, loss and bits per byte on text, the share
+    of right choices on minimal pairs.
 
     Parameters
     ----------
     run
         A finished run.
     data
-        Labelled files for a classifier, text files for a language model.
+        Labelled files for a classifier; text files, or tables of minimal pairs with the columns
+        sentence_good and sentence_bad, for a language model.
     """
     from headswap import api
     from headswap.text.corpus import Reading
@@ -81,6 +97,8 @@ def evaluate(
         print(json.dumps(figures))
         return
     for name, value in figures.items():
+        if isinstance(value, dict):
+            continue
         shown = f"{value:,}" if isinstance(value, int) else f"{value:.4f}"
         print(f"{name.replace('_', ' '):14} {shown}")
 
@@ -102,7 +120,7 @@ def generate(
     Parameters
     ----------
     run
-        A finished causal run.
+        A finished causal or hybrid run.
     prompts
         Texts to continue. Without them, lines are read from standard input.
     length
@@ -123,3 +141,78 @@ def generate(
     trained = api.load(run, device=device)
     for text in trained.generate(prompts or list(standard_input()), length, sampling):
         print(text)
+
+
+def fill(
+    run: Path, texts: list[str], /, *, most: int = 5, as_json: Json = False, device: Device = "auto"
+) -> None:
+    """Say what a masked language model would put in place of each <mask>.
+
+    Example:
+
+        headswap fill runs/base "a good <mask> to read"
+
+    Parameters
+    ----------
+    run
+        A finished masked or hybrid run.
+    texts
+        Texts that hold <mask> once or more.
+    most
+        How many candidates for each mask.
+    """
+    from headswap import api
+
+    trained = api.load(run, device=device)
+    for text in texts:
+        for candidates in trained.fill(text, most):
+            if as_json:
+                print(json.dumps([vars(candidate) for candidate in candidates]))
+                continue
+            shown = "  ".join(
+                f"{c.token.replace(SPACE, ' ')} {c.probability:.3f}" for c in candidates
+            )
+            print(shown.strip())
+
+
+def embed(
+    run: Path,
+    source: Path,
+    /,
+    *,
+    out: Path,
+    pool: Literal["mean", "first", "last", "max", "concat"] = "mean",
+    tokens: Annotated[bool, Parameter(negative="")] = False,
+    text_column: TextColumn = None,
+    device: Device = "auto",
+) -> None:
+    """Turn texts into vectors: one a text, or one a token in its context.
+
+    Parameters
+    ----------
+    run
+        Any finished run.
+    source
+        A file of texts: .txt (one a line), .jsonl, .csv or .tsv.
+    out
+        A .npy file (one row a text) or a .jsonl file.
+    pool
+        How a text's vectors become one.
+    tokens
+        Write the vector of every token instead; needs a .jsonl file.
+    """
+    from headswap import api
+    from headswap.text import corpus, output
+
+    output.check_vectors(out, tokens)
+    trained = api.load(run, device=device)
+    texts = corpus.texts(source, corpus.Reading("line", text_column))
+    if tokens:
+        rows = (
+            {"pieces": found.pieces, "vectors": found.vectors.tolist()}
+            for found in trained.embed_tokens(texts)
+        )
+        count = output.write_table(out, rows)
+    else:
+        count = output.write_vectors(out, trained.embed(texts, pool))
+    print(f"{count:,} texts in {out}")

@@ -73,13 +73,22 @@ def texts(path: Path, reading: Reading = Reading()) -> Iterator[str]:
             yield reading.cleaned(line)
 
 
-def labelled(path: Path, reading: Reading = Reading()) -> Iterator[LabelledText]:
-    """Rows with a text and a label; labels are names, so 1 and "1" are the same label."""
+def labelled(
+    path: Path, reading: Reading = Reading(), *, missing_ok: bool = False
+) -> Iterator[LabelledText]:
+    """Rows with a text and a label; labels are names, so 1 and "1" are the same label.
+
+    A missing label is an error, or an empty name with ``missing_ok``.
+    """
     found = False
     for where, row in _rows(path):
         text_column, label_column = _columns(row, reading, path)
         text, label = row[text_column], row[label_column]
         if label is None or str(label).strip() == "":
+            if missing_ok:
+                found = True
+                yield LabelledText(reading.cleaned(_as_text(text, where)), "")
+                continue
             raise DataError("the label is missing", where=where, fix="label the row or take it out")
         if isinstance(label, dict | list):
             raise DataError(f"the label is not a name or number: {label!r}", where=where)

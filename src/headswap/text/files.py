@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import io
 import lzma
 import sys
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -19,6 +20,7 @@ from headswap.errors import DataError, HeadswapError, ResourceError, StorageErro
 LONGEST_LINE = 64 * 2**20
 COMPRESSED = (".gz", ".xz", ".zst")
 TEXTS = (".txt", ".jsonl", ".csv", ".tsv", ".parquet")
+ZSTD_BYTES = 1024
 BOMB_BYTES, BOMB_RATIO = 2**28, 200
 
 
@@ -36,7 +38,8 @@ def open_bytes(path: Path) -> IO[bytes]:
         if path.suffix == ".xz":
             return lzma.open(path, "rb")
         if path.suffix == ".zst":
-            return _zstandard().open(path, "rb")  # type: ignore[no-any-return]
+            new_frame = _zstandard().ZstdDecompressor().decompressobj
+            return io.BufferedReader(_ZstdStream(path.open("rb"), new_frame), 2**16)
         return path.open("rb")
     except OSError as error:
         raise _refusal(path, error) from error
@@ -57,6 +60,38 @@ def expand(paths: Sequence[str | Path]) -> list[Path]:
             raise StorageError("no text files there", where=path, fix=f"use {', '.join(TEXTS)}")
         found += sorted(inside)
     return found
+
+
+class _ZstdStream(io.RawIOBase):
+    """Decompressed bytes of a .zst file. Fed a little at a time, so that a bomb expands by
+    megabytes at most before it is noticed; a file that ends inside a frame is an error."""
+
+    def __init__(self, source: IO[bytes], new_frame: Callable[[], Any]) -> None:
+        self._source, self._new = source, new_frame
+        self._frame, self._rest, self._ready = self._new(), b"", b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._ready:
+            data = self._rest or self._source.read(ZSTD_BYTES)
+            self._rest = b""
+            if not data:
+                if not self._frame.eof:
+                    raise EOFError("it ends inside a frame")
+                return 0
+            if self._frame.eof:
+                self._frame = self._new()
+            self._ready = self._frame.decompress(data)
+            self._rest = self._frame.unused_data
+        count = min(len(buffer), len(self._ready))
+        buffer[:count], self._ready = self._ready[:count], self._ready[count:]
+        return count
+
+    def close(self) -> None:
+        self._source.close()
+        super().close()
 
 
 def _zstandard() -> Any:

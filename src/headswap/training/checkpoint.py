@@ -11,7 +11,7 @@ checkpoints/step-00000120/
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -57,21 +57,34 @@ def save_weights(model: Model, path: Path) -> None:
 
 def load_weights(model: Model, path: Path) -> None:
     """Fill a model from a file, refusing any tensor that is missing, extra or misshapen."""
+    tensors = model.tensors()
+    check_shapes(path, {name: tuple(tensor.shape) for name, tensor in tensors.items()})
     found = read_tensors(path)
     with torch.no_grad():
-        for name, tensor in model.tensors().items():
-            if name not in found:
-                raise DataError(f"the tensor {name!r} is missing", where=path)
-            if found[name].shape != tensor.shape:
-                raise DataError(
-                    f"the tensor {name!r} has the shape {list(found[name].shape)}, "
-                    f"not {list(tensor.shape)}",
-                    where=path,
-                    fix="these weights are of another model",
-                )
-            tensor.copy_(found.pop(name))
-    if found:
-        raise DataError(f"unknown tensors: {', '.join(sorted(found)[:3])}", where=path)
+        for name, tensor in tensors.items():
+            tensor.copy_(found[name])
+
+
+def check_shapes(path: Path, expected: Mapping[str, tuple[int, ...]]) -> None:
+    """Compare a file's header with what a model needs, before any memory is taken for it."""
+    try:
+        with safetensors.safe_open(path, "pt") as stream:
+            names = set(stream.keys())
+            found = {name: tuple(stream.get_slice(name).get_shape()) for name in names}
+    except (safetensors.SafetensorError, OSError, ValueError) as error:
+        raise DataError(f"not a readable safetensors file ({error})", where=path) from error
+    for name, shape in expected.items():
+        if name not in found:
+            raise DataError(f"the tensor {name!r} is missing", where=path)
+        if found[name] != shape:
+            raise DataError(
+                f"the tensor {name!r} has the shape {list(found[name])}, not {list(shape)}",
+                where=path,
+                fix="these weights are of another model",
+            )
+    if len(found) > len(expected):
+        extra = sorted(names - expected.keys())
+        raise DataError(f"unknown tensors: {', '.join(extra[:3])}", where=path)
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:

@@ -1,0 +1,151 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from conftest import STACKS, causal_model
+from headswap import api
+from headswap.errors import ResourceError
+from headswap.progress import Silent
+from headswap.training import machine, optim
+from headswap.training.muon import Muon, orthogonal
+from headswap.training.plan import Plan
+
+SMALL = [
+    {"model": {"width": 16, "layers": 2, "heads": 2, "feedforward": 32, "length": 24}},
+    {"tokenizer": {"vocabulary": 330}},
+]
+
+
+def test_newton_schulz_brings_singular_values_near_one():
+    matrices = torch.randn(5, 12, 30, generator=torch.Generator().manual_seed(0))
+    for some in (matrices, matrices.mT.contiguous()):
+        values = torch.linalg.svdvals(orthogonal(some))
+        assert values.min() > 0.6 and values.max() < 1.3
+    alone = torch.stack([orthogonal(matrix[None])[0] for matrix in matrices])
+    torch.testing.assert_close(orthogonal(matrices), alone, rtol=1e-4, atol=1e-5)
+
+
+def test_muon_takes_the_matrices_of_layers_and_adamw_the_rest():
+    model = causal_model(STACKS["modern"], 40)
+    optimizer = optim.make_optimizer(model, Plan(steps=1, optimizer="muon"))
+    assert isinstance(optimizer, Muon)
+    names = {id(p): n for n, p in model.tensors().items()}
+    parts = {names[id(p)]: g["parts"] for g in optimizer.param_groups for p in g["params"]}
+    assert parts["backbone.layers.0.attention.qkv.weight"] == 3
+    assert parts["backbone.layers.0.feedforward.up.weight"] == 2
+    assert parts["backbone.layers.0.feedforward.down.weight"] == 1
+    assert parts["backbone.embedding.weight"] == parts["heads.token.weight"] == 0
+    assert parts["backbone.final_norm.weight"] == 0
+
+
+def test_muons_other_half_is_adamw():
+    torch.manual_seed(0)
+    ours, theirs = (torch.nn.Parameter(torch.ones(7)) for _ in range(2))
+    muon = Muon([{"params": [ours], "parts": 0}], 0.1, (0.9, 0.95), 1e-8, 0.1)
+    adamw = torch.optim.AdamW([theirs], lr=0.1, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
+    for _ in range(4):
+        gradient = torch.randn(7)
+        ours.grad, theirs.grad = gradient.clone(), gradient.clone()
+        muon.step()
+        adamw.step()
+    torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"optimizer": "muon", "lr": 0.01},
+        {"ema": 0.8},
+        {"unfreeze": 0.2},
+        {"optimizer": "muon", "ema": 0.9, "accumulate": 2},
+    ],
+    ids=str,
+)
+def test_resumed_equals_uninterrupted(corpus_file, tmp_path, changes):
+    """Stop after a few steps by a budget, go on with the larger one: the same bytes."""
+    plan = {"train": {"steps": 12, "batch": 8, "evaluate_every": 4, **changes}}
+    whole = api.train("causal", corpus_file, out=tmp_path / "a", changes=[*SMALL, plan])
+    part = api.train("causal", corpus_file, out=tmp_path / "b", changes=[*SMALL, plan])
+    folder = part.run.path
+    (folder / "manifest.json").unlink()
+    newest = sorted((folder / "checkpoints").iterdir())[-1]
+    for path in newest.iterdir():
+        path.write_bytes(b"")
+    api.resume(folder)
+    name = "model.safetensors"
+    assert (folder / name).read_bytes() == (whole.run.path / name).read_bytes()
+
+
+def test_it_learns_with_muon_and_with_an_average(corpus_file, tmp_path):
+    def last_loss(name, **changes):
+        plan = {"train": {"steps": 40, "batch": 8, "lr": 0.01, **changes}}
+        trained = api.train("causal", corpus_file, out=tmp_path / name, changes=[*SMALL, plan])
+        return trained.run.scores()["valid"]["loss"]
+
+    start = 5.8
+    assert last_loss("a", optimizer="muon") < start - 1.5
+    assert last_loss("b", ema=0.9) < start - 1.0
+
+
+def test_the_average_is_a_moving_average():
+    model = causal_model(STACKS["modern"], 40)
+    average = optim.Average(model, 0.75)
+    weight = model.backbone.embedding.weight
+    first = weight.detach().clone()
+    with torch.no_grad():
+        weight.add_(1.0)
+    average.update()
+    torch.testing.assert_close(average.tensors["backbone.embedding.weight"], first + 0.25)
+    average.swap()
+    torch.testing.assert_close(weight.detach(), first + 0.25)
+    average.swap()
+    torch.testing.assert_close(weight.detach(), first + 1.0)
+
+
+def test_layers_thaw_from_the_top():
+    model = causal_model(STACKS["classic"], 40)
+    plan = Plan(steps=1, unfreeze=1.0)
+
+    def learning(epoch):
+        optim.freeze(model, plan, epoch)
+        return {
+            name.removeprefix("backbone.").split(".attention")[0].split(".feed")[0]
+            for name, tensor in model.tensors().items()
+            if tensor.requires_grad and name.startswith("backbone")
+        }
+
+    assert learning(0.5) == set()
+    assert learning(1.0) == {"layers.1"}
+    assert learning(2.0) == {"layers.0", "layers.1"}
+    assert "embedding.weight" in learning(3.0)
+
+
+def test_a_compiler_that_fails_costs_one_line(corpus_file, tmp_path, monkeypatch):
+    def broken(self, *arguments, **options):
+        def fail(*inner, **more):
+            raise RuntimeError("no compiler here")
+
+        self._compiled_call_impl = fail
+
+    monkeypatch.setattr(torch.nn.Module, "compile", broken)
+    report = Silent()
+    plan = {"train": {"steps": 2, "compile": True}}
+    api.train("causal", corpus_file, out=tmp_path / "r", changes=[*SMALL, plan], report=report)
+    assert any("torch.compile failed (no compiler here)" in line for line in report.lines)
+
+
+def test_tensorboard_writes_beside_the_run(corpus_file, tmp_path, monkeypatch):
+    pytest.importorskip("tensorboard")
+    plan = {"train": {"steps": 2, "tensorboard": True}}
+    trained = api.train("causal", corpus_file, out=tmp_path / "r", changes=[*SMALL, plan])
+    assert list((trained.run.path / "tensorboard").glob("events*"))
+    import sys
+
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(ResourceError, match=r"headswap\[track\]"):
+        api.train("causal", corpus_file, out=tmp_path / "s", changes=[*SMALL, plan])
+
+
+def test_peak_memory_is_a_number():
+    assert machine.peak_memory(torch.device("cpu")) > 10**6
