@@ -12,12 +12,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shlex
 import statistics
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+from common import headswap
 
 TEXT = (
     "french-text/novels-eltec-core.txt.xz",
@@ -31,15 +30,6 @@ TEXT = (
     "french-reviews/more-reviews.jsonl.xz",
 )
 ARMS = ("scratch", "pretrained")
-
-
-def headswap(*arguments: object) -> str:
-    command = [sys.executable, "-m", "headswap", *map(str, arguments)]
-    print("$ headswap", shlex.join(command[3:]), flush=True)
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        raise SystemExit(done.stderr)
-    return done.stderr
 
 
 def fine_tune(data: Path, runs: Path, arm: str, seed: int, device: str) -> Path:
@@ -107,7 +97,7 @@ def main() -> None:
             "--tokens", options.tokens, "--batch", 64, "--lr", 1e-3, "--out", base,
             "--set", "train.schedule=cosine", "--set", "train.warmup=0.02",
             "--device", options.device,
-        ))  # fmt: skip
+        ).stderr)  # fmt: skip
     work = [(arm, seed) for arm in ARMS for seed in range(options.seeds)]
     with ThreadPoolExecutor(options.jobs) as pool:
         list(pool.map(lambda job: fine_tune(data, options.runs, *job, options.device), work))

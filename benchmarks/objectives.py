@@ -11,10 +11,9 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shlex
-import subprocess
-import sys
 from pathlib import Path
+
+from common import headswap
 
 from headswap import settings
 
@@ -33,15 +32,6 @@ OBJECTIVES = {
     "masked and next sentence": ("masked", ["masked.next_sentence=true"]),
     "hybrid": ("hybrid", []),
 }
-
-
-def headswap(*arguments: object) -> str:
-    command = [sys.executable, "-m", "headswap", *map(str, arguments)]
-    print("$ headswap", shlex.join(command[3:]), flush=True)
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        raise SystemExit(done.stderr)
-    return done.stdout
 
 
 def flops_a_token(objective: str) -> float:
@@ -93,8 +83,8 @@ def main() -> None:
             found: dict[str, object] = {"tokens": tokens, "valid_curve": curve(out)}
             if corpus == "imdb":
                 pairs = data / "blimp/blimp.jsonl.xz"
-                text = headswap("evaluate", out, pairs, "--json", "--device", options.device)
-                found["blimp"] = json.loads(text)
+                done = headswap("evaluate", out, pairs, "--json", "--device", options.device)
+                found["blimp"] = json.loads(done.stdout)
             results.setdefault(corpus, {})[name] = found
             print(corpus, name, found["valid_curve"][-1], flush=True)  # type: ignore[index]
             options.out.parent.mkdir(parents=True, exist_ok=True)

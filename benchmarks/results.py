@@ -87,12 +87,101 @@ def kills() -> str:
     return "\n".join(lines)
 
 
+def objectives() -> str:
+    found = load("objectives")
+    lines = [
+        "## Objectives at equal compute",
+        "",
+        "The recipe `small` pretrained with each objective at the same training FLOPs "
+        f"({found['training_flops']:.2e}), one tokenizer a corpus, one seed, on one GPU. Losses of "
+        "different objectives measure different things and are not comparable with each other; "
+        "BLiMP (67,000 English minimal pairs, of which chance gets half) is, within a way of "
+        "scoring: the chain rule for causal, pseudo-likelihood for masked models.",
+        "",
+        "```sh",
+        found["command"] + " --out docs/results/objectives.json",
+        "```",
+        "",
+        "| corpus | objective | tokens | validation loss, first to last | BLiMP causal | "
+        "BLiMP masked |",
+        "|---|---|---|---|---|---|",
+    ]
+    for corpus, arms in found["results"].items():
+        for name, arm in arms.items():
+            first, last = arm["valid_curve"][0], arm["valid_curve"][-1]
+            kinds = [key for key in last if key.startswith("loss_")] or ["loss"]
+            losses = "; ".join(
+                f"{kind.removeprefix('loss_').replace('loss', name)} "
+                f"{first[kind]:.2f} to {last[kind]:.2f}"
+                for kind in kinds
+            )
+            pairs = arm.get("blimp", {})
+            cells = [
+                f"{pairs[key]:.3f}" if key in pairs else ""
+                for key in ("accuracy_causal", "accuracy_masked")
+            ]
+            lines.append(
+                f"| {corpus} | {name} | {arm['tokens']:,} | {losses} | {' | '.join(cells)} |"
+            )
+    return "\n".join(lines)
+
+
+def memory() -> str:
+    found = load("memory")
+    lines = [
+        "## Memory",
+        "",
+        "Peak anonymous resident memory of the whole process, libraries included.",
+        "",
+        "```sh",
+        found["command"] + " --out docs/results/memory.json",
+        "```",
+        "",
+        "| what | peak MiB | in the first half | in the second half | seconds |",
+        "|---|---|---|---|---|",
+    ]
+    for name, figures in found.items():
+        if name != "command":
+            cells = " | ".join(
+                f"{figures[key]:,}"
+                for key in (
+                    "peak_mib",
+                    "peak_of_first_half_mib",
+                    "peak_of_second_half_mib",
+                    "seconds",
+                )
+            )
+            lines.append(f"| {name} | {cells} |")
+    return "\n".join(lines)
+
+
+def scoring() -> str:
+    found = load("scored-positions")
+    lines = [
+        "## Only scored positions reach the head",
+        "",
+        f"Training at the course's shape on {found['threads']} CPU threads, steps interleaved, "
+        f"median of {found['repeats']}.",
+        "",
+        "```sh",
+        found["command"] + " --out docs/results/scored-positions.json",
+        "```",
+        "",
+        "| objective | tokens/s | against causal |",
+        "|---|---|---|",
+    ]
+    for name, speed in found["tokens_per_second"].items():
+        ratio = speed / found["tokens_per_second"]["causal"]
+        lines.append(f"| {name} | {speed:,.0f} | {ratio:.2f}× |")
+    return "\n".join(lines)
+
+
 def page() -> str:
     head = (
         "# Results\n\nMade by `python benchmarks/results.py` from the files in `docs/results`. "
         "Commands that need a corpus read it from the folder that `HEADSWAP_DATA` names."
     )
-    return "\n\n".join([head, course(), kills()]) + "\n"
+    return "\n\n".join([head, course(), objectives(), scoring(), kills(), memory()]) + "\n"
 
 
 def main() -> None:

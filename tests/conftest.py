@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+os.environ["CUDA_VISIBLE_DEVICES"] = ""  # the suite promises exact bytes, and those of a CPU
+
 import torch
 
 from headswap.nn.model import Model, new_model

@@ -294,6 +294,8 @@ def test_no_gpu_here(headswap, corpus_file):
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
     refused(train(headswap, corpus_file, "--device", "cuda"), 69, "no CUDA GPU", "--device cpu")
+    refused(headswap("resume", "new"), 69, "no CUDA GPU")
+    assert headswap("resume", "new", "--device", "cpu")[0] == 0
     refused(train(headswap, corpus_file, "--device", "gpu9", out="n2"), 69, "unknown device")
 
 
@@ -403,3 +405,87 @@ def test_a_run_resumes_elsewhere_when_the_data_matches(headswap, base, corpus_fi
     (Path("moved") / "manifest.json").unlink()
     (away / corpus_file.name).write_text("something else\n" * 50)
     refused(headswap("resume", "moved", "--data", away), 65, "has changed since the run began")
+
+
+# Breadth
+
+
+def test_print_config_and_dry_run(headswap, reviews_file):
+    import tomllib
+
+    command = ("train", "classify", reviews_file, "--out", "new", "--recipe", "tiny")
+    code, out, _ = headswap(*command, "--set", "train.lr=0.5", "--print-config")
+    assert code == 0 and tomllib.loads(out)["train"]["lr"] == 0.5
+    code, out, _ = headswap(*command, "--dry-run")
+    assert code == 0 and tomllib.loads(out)["classify"]["labels"] == ["bad", "good"]
+    assert not Path("new").exists()
+    Path("bad.jsonl").write_text('{"text": "x"}\n')
+    refused(headswap("train", "classify", "bad.jsonl", "--out", "n", "--dry-run"), 65, "no label")
+
+
+def test_masked_fill_embed_and_table_output(headswap, corpus_file, reviews_file):
+    import csv
+
+    import numpy as np
+
+    code, _, err = headswap("train", "masked", corpus_file, "--out", "m", "--steps", 20, *SMALL)
+    assert code == 0, err
+    code, out, _ = headswap("fill", "m", "the <mask> was superb", "--most", 3)
+    assert code == 0 and len(out.split("  ")) >= 3
+    code, out, _ = headswap("fill", "m", "the <mask> was superb", "--json")
+    assert len(json.loads(out)) == 5
+    refused(headswap("generate", "m", "x"), 2, "a masked run cannot generate")
+    code, out, _ = headswap("embed", "m", reviews_file, "--out", "v.npy")
+    assert code == 0 and np.load("v.npy").shape == (120, 16)
+    code, _, _ = headswap("embed", "m", reviews_file, "--tokens", "--out", "v.jsonl")
+    first = json.loads(Path("v.jsonl").read_text().splitlines()[0])
+    assert len(first["pieces"]) == len(first["vectors"])
+    refused(headswap("embed", "m", reviews_file, "--tokens", "--out", "v.npy"), 2, "use .jsonl")
+    headswap("train", "classify", reviews_file, "--from", "m", "--out", "c", "--epochs", 1)
+    code, out, _ = headswap("predict", "c", reviews_file, "--out", "p.csv")
+    assert code == 0 and out == "120 predictions in p.csv\n"
+    with open("p.csv", newline="") as stream:
+        assert next(csv.reader(stream)) == ["label", "probabilities.bad", "probabilities.good"]
+    refused(headswap("predict", "c", reviews_file, "--out", "p.xls"), 2, "cannot write .xls")
+
+
+def test_check(headswap, reviews_file, tmp_path):
+    rows = review_rows(30, seed=5)
+    test = write_jsonl(tmp_path / "test.jsonl", [*rows, review_rows(1)[0]])
+    code, out, _ = headswap("check", reviews_file, "--test", test)
+    assert code == 0 and "train texts that also stand in test: rows 1" in out
+    code, out, _ = headswap("check", reviews_file, "--test", test, "--json")
+    assert json.loads(out)["splits"]["test"]["texts"] == 31
+    one = write_jsonl(tmp_path / "one.jsonl", [{"text": r["text"], "label": "x"} for r in rows])
+    code, out, err = headswap("check", one)
+    assert code == 65 and "STOP" in out and "training would be meaningless" in err
+    refused(headswap("check"), 65, "nothing to check")
+
+
+def test_folders_patterns_and_compressed_tables(headswap, tmp_path):
+    import gzip
+
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    for number in range(3):
+        data = corpus_text(60, seed=number).encode()
+        (folder / f"{number}.txt.gz").write_bytes(gzip.compress(data))
+    code, _, err = headswap("train", "causal", folder, "--out", "a", "--steps", 2, *SMALL)
+    assert code == 0, err
+    code, _, err = headswap("train", "causal", "texts/*.gz", "--out", "b", "--steps", 2, *SMALL)
+    assert (
+        code == 0
+        and Path("a/model.safetensors").read_bytes() == Path("b/model.safetensors").read_bytes()
+    )
+
+
+def test_the_choice_for_long_texts_is_said_aloud(headswap, tmp_path):
+    rows = [{"text": row["text"] * 9, "label": row["label"]} for row in review_rows(40)]
+    path = write_jsonl(tmp_path / "long.jsonl", rows)
+    said = {"head": "their beginning is read", "windows": "overlapping windows"}
+    for number, (choice, words) in enumerate(said.items()):
+        code, _, err = headswap(
+            "train", "classify", path, "--out", f"r{number}", "--epochs", 1, *SMALL,
+            "--set", f"classify.long={choice}",
+        )  # fmt: skip
+        assert code == 0 and words in err, err

@@ -78,3 +78,40 @@ def test_the_demo(tmp_path):
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr
     assert "test accuracy: scratch 0." in done.stdout
+
+
+@pytest.fixture
+def extension(tmp_path):
+    """The objective of docs/extending.md as a module of its own."""
+    (code,) = blocks(ROOT / "docs/extending.md", "python")
+    (tmp_path / "backwards.py").write_text(code, "utf-8")
+    paths = [str(tmp_path), str(ROOT / "tests"), *sys.path]
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(paths),
+        "HEADSWAP_CACHE": str(tmp_path / "cache"),
+    }
+
+
+def test_the_extension_trains(extension, tmp_path):
+    (tmp_path / "corpus.txt").write_text(corpus_text(200), "utf-8")
+    code = (
+        "import backwards, headswap\n"
+        "small = ['model.width=16', 'model.heads=2', 'model.layers=1', 'model.length=24']\n"
+        "small += ['tokenizer.vocabulary=330', 'train.steps=60', 'train.lr=0.01']\n"
+        "run = headswap.train('backwards', 'corpus.txt', out='run', changes=small)\n"
+        "assert run.run.scores()['valid']['loss'] < 4.5\n"
+    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=tmp_path, env=extension, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_conformance_tests_pick_it_up_unasked(extension, tmp_path):
+    tests = str(ROOT / "tests/objectives/test_objectives.py")
+    arguments = [tests, "-k", "backwards", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    code = f"import backwards, pytest, sys; sys.exit(pytest.main({arguments!r}))"
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=ROOT, env=extension, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+    assert re.search(r"(\d+) passed", done.stdout)

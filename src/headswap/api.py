@@ -31,23 +31,23 @@ def train(
     report: Reporter | None = None,
 ) -> Trained:
     """Train a new run and load it. ``changes`` are settings such as ``"train.lr=1e-3"``."""
-    report = report or Silent()
-    settings = plan(objective, data, recipe, base, valid, test, changes)
+    chosen = [{"train": {"device": device}}, *changes]
+    settings = plan(objective, data, recipe, base, valid, test, chosen)
     run = pipeline.create(settings, Path(out))
-    return Trained(pipeline.execute(run, report, device), device)
+    return Trained(pipeline.execute(run, report or Silent()), device)
 
 
 def resume(
     run: str | Path,
     *,
-    device: str = "auto",
+    device: str | None = None,
     data: str | Path | None = None,
     report: Reporter | None = None,
 ) -> Trained:
-    """Bring an interrupted run to its end and load it."""
+    """Bring an interrupted run to its end and load it; where it ran before, unless told."""
     folder = None if data is None else Path(data)
     done = pipeline.execute(Run.open(Path(run)), report or Silent(), device, folder)
-    return Trained(done, device)
+    return Trained(done, device or "auto")
 
 
 def load(run: str | Path, *, device: str = "auto") -> Trained:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from headswap.nn.spec import ClassifierSpec, HeadSpec, LanguageModelSpec, Stack
+from headswap.nn.spec import HeadSpec, Stack
 from headswap.types import Table
 
 
@@ -40,7 +40,7 @@ def entries(stack: Stack, vocabulary: int, heads: Mapping[str, HeadSpec]) -> lis
     if stack.final_norm:
         found += _norm("backbone.final_norm", stack)
     for name, spec in heads.items():
-        found += _head(f"heads.{name}", spec)
+        found += [Entry(f"heads.{name}.{part}", shape) for part, shape in spec.tensors().items()]
     return found
 
 
@@ -93,15 +93,3 @@ def _norm(name: str, stack: Stack) -> list[Entry]:
 def _linear(name: str, inputs: int, outputs: int, bias: bool) -> list[Entry]:
     found = [Entry(f"{name}.weight", (outputs, inputs))]
     return [*found, Entry(f"{name}.bias", (outputs,))] if bias else found
-
-
-def _head(name: str, spec: HeadSpec) -> list[Entry]:
-    if isinstance(spec, LanguageModelSpec):
-        found = [] if spec.tied else [Entry(f"{name}.weight", (spec.vocabulary, spec.width))]
-        return [*found, Entry(f"{name}.bias", (spec.vocabulary,))] if spec.bias else found
-    assert isinstance(spec, ClassifierSpec)
-    found = []
-    if spec.dense:
-        found += _linear(f"{name}.dense", spec.pooled, spec.width, bias=True)
-    inner = spec.width if spec.dense else spec.pooled
-    return found + _linear(f"{name}.out", inner, spec.classes, spec.bias)

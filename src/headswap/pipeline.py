@@ -73,15 +73,16 @@ def checked(settings: Settings) -> tuple[Settings, Table]:
 
 
 def execute(
-    run: Run, report: Reporter, device: str = "auto", data_folder: Path | None = None
+    run: Run, report: Reporter, device: str | None = None, data_folder: Path | None = None
 ) -> Run:
-    """Bring a run to its end, from wherever it stands."""
+    """Bring a run to its end, from wherever it stands; on the device that its plan names
+    unless another is given."""
     if run.finished and storage.problem(run.path) is None:
         report.say(f"{run.path} is finished already")
         return run
     settings = settings_module.from_table(run.settings())
     paths = _locate(run, settings, data_folder)
-    place = machine.pick_device(device)
+    place = machine.pick_device(device or settings.train.device)
     assert settings.train.threads is not None
     machine.prepare(settings.train, place, settings.train.threads)
     tokens = _tokenizer(run, settings, paths, report)

@@ -6,8 +6,7 @@ from torch.nn import functional as F
 
 from conftest import STACKS
 from headswap.nn import heads
-from headswap.nn.heads import LanguageModelHead, pool
-from headswap.nn.spec import LanguageModelSpec
+from headswap.nn.heads import LanguageModelHead, LanguageModelSpec, pool
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])

@@ -116,6 +116,7 @@ def train(
             "batch": batch,
             "seed": seed,
             "deterministic": deterministic or None,
+            "device": device,
         },
         tokenizer={"model": _resolved(tokenizer), "pieces": _resolved(pieces)},
         data={"documents": documents, "text_column": text_column, "label_column": label_column},
@@ -131,11 +132,11 @@ def train(
         return
     report = reporter()
     run = pipeline.create(settings, out)
-    pipeline.execute(run, report, device)
+    pipeline.execute(run, report)
     print(out)
 
 
-def resume(run: Path, /, *, data: Path | None = None, device: Device = "auto") -> None:
+def resume(run: Path, /, *, data: Path | None = None, device: str | None = None) -> None:
     """Go on with a run that was stopped, killed or copied from another machine.
 
     Parameters
@@ -144,6 +145,8 @@ def resume(run: Path, /, *, data: Path | None = None, device: Device = "auto") -
         The run folder.
     data
         A folder that holds the run's data files, when they are not where they were.
+    device
+        Where to compute, when not where the run began: auto, cpu, cuda, cuda:N.
     """
     from headswap import pipeline
     from headswap.run import Run

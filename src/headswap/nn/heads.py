@@ -1,16 +1,71 @@
-"""Heads: hidden states to scores. A head never sees more positions than are scored."""
+"""Heads: hidden states to scores. A head never sees more positions than are scored.
+
+A head is two classes here: a frozen spec, from which the ledger counts, and the module that
+the spec builds.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from headswap.nn.spec import ClassifierSpec, HeadSpec, LanguageModelSpec
+from headswap.nn.spec import Pool
 
 CHUNK_ROWS = {"cpu": 512, "cuda": 8192}
+
+
+@dataclass(frozen=True)
+class LanguageModelSpec:
+    """Scores every token of the vocabulary at each scored position."""
+
+    width: int
+    vocabulary: int
+    bias: bool
+    tied: bool
+
+    def tensors(self) -> dict[str, tuple[int, ...]]:
+        shapes: dict[str, tuple[int, ...]] = {}
+        if not self.tied:
+            shapes["weight"] = (self.vocabulary, self.width)
+        if self.bias:
+            shapes["bias"] = (self.vocabulary,)
+        return shapes
+
+    def build(self, embedding: nn.Embedding) -> LanguageModelHead:
+        return LanguageModelHead(self, embedding)
+
+
+@dataclass(frozen=True)
+class ClassifierSpec:
+    """One decision a text: pool, then a linear layer, or dense, GELU and linear."""
+
+    width: int
+    classes: int
+    pool: Pool
+    dense: bool
+    bias: bool
+
+    @property
+    def pooled(self) -> int:
+        """The width after pooling: ``concat`` joins mean, max and first."""
+        return 3 * self.width if self.pool == "concat" else self.width
+
+    def tensors(self) -> dict[str, tuple[int, ...]]:
+        inner = self.width if self.dense else self.pooled
+        shapes: dict[str, tuple[int, ...]] = {}
+        if self.dense:
+            shapes |= {"dense.weight": (self.width, self.pooled), "dense.bias": (self.width,)}
+        shapes["out.weight"] = (self.classes, inner)
+        if self.bias:
+            shapes["out.bias"] = (self.classes,)
+        return shapes
+
+    def build(self, embedding: nn.Embedding) -> ClassifierHead:
+        return ClassifierHead(self)
 
 
 class LanguageModelHead(nn.Module):
@@ -76,12 +131,6 @@ def pool(hidden_BTD: Tensor, lengths_B: Tensor, how: str) -> Tensor:
         return hidden_BTD.masked_fill(~inside_BT1, float("-inf")).amax(1)
     parts = [pool(hidden_BTD, lengths_B, name) for name in ("mean", "max", "first")]
     return torch.cat(parts, dim=-1)
-
-
-def make_head(spec: HeadSpec, embedding: nn.Embedding) -> nn.Module:
-    if isinstance(spec, LanguageModelSpec):
-        return LanguageModelHead(spec, embedding)
-    return ClassifierHead(spec)
 
 
 class _ChunkedCrossEntropy(torch.autograd.Function):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from headswap.nn.backbone import Backbone
-from headswap.nn.heads import LanguageModelHead, make_head
+from headswap.nn.heads import LanguageModelHead
 from headswap.nn.spec import HeadSpec, Stack
 from headswap.randomness import derive
 
@@ -24,7 +24,7 @@ class Model(nn.Module):
         with torch.random.fork_rng(devices=[]):  # torch's own first weights are thrown away
             self.backbone = Backbone(stack, vocabulary)
             self.heads = nn.ModuleDict(
-                {name: make_head(spec, self.backbone.embedding) for name, spec in heads.items()}
+                {name: spec.build(self.backbone.embedding) for name, spec in heads.items()}
             )
 
     @property
@@ -72,7 +72,7 @@ def swap_head(
             names |= {f"heads.{name}.{part}" for part, _ in old.named_parameters()}
         else:
             with torch.random.fork_rng(devices=[]):
-                swapped.heads[name] = make_head(spec, backbone.embedding).to(model.device)
+                swapped.heads[name] = spec.build(backbone.embedding).to(model.device)
     kept = {name: tensor for name, tensor in swapped.tensors().items() if name in names}
     fresh = {name: tensor for name, tensor in swapped.tensors().items() if name not in names}
     _initialise(fresh, backbone.stack, seed)

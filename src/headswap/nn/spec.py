@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from headswap import config
 from headswap.errors import UsageError, did_you_mean
 from headswap.types import Table
+
+if TYPE_CHECKING:
+    from torch import nn
 
 
 @dataclass(frozen=True)
@@ -100,32 +103,9 @@ def stack_from(table: Table) -> Stack:
 Pool = Literal["first", "last", "mean", "max", "concat"]
 
 
-@dataclass(frozen=True)
-class LanguageModelSpec:
-    """Scores every token of the vocabulary at each scored position."""
+class HeadSpec(Protocol):
+    """A head as data: the tensors it has, and how it is built. ``embedding`` is the
+    backbone's, for heads that share its weights."""
 
-    width: int
-    vocabulary: int
-    bias: bool
-    tied: bool
-    kind: ClassVar[str] = "language model"
-
-
-@dataclass(frozen=True)
-class ClassifierSpec:
-    """One decision a text: pool, then a linear layer, or dense, GELU and linear."""
-
-    width: int
-    classes: int
-    pool: Pool
-    dense: bool
-    bias: bool
-    kind: ClassVar[str] = "classifier"
-
-    @property
-    def pooled(self) -> int:
-        """The width after pooling: ``concat`` joins mean, max and first."""
-        return 3 * self.width if self.pool == "concat" else self.width
-
-
-HeadSpec = LanguageModelSpec | ClassifierSpec
+    def tensors(self) -> dict[str, tuple[int, ...]]: ...
+    def build(self, embedding: nn.Embedding) -> nn.Module: ...

@@ -12,8 +12,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from headswap.errors import UsageError
+from headswap.nn.heads import ClassifierSpec
 from headswap.nn.model import Model
-from headswap.nn.spec import ClassifierSpec, HeadSpec, Pool, Stack
+from headswap.nn.spec import HeadSpec, Pool, Stack
 from headswap.nn.visibility import Inputs, Rule, Visibility
 from headswap.objectives.base import Batch, Context, Objective, Targets, Term, pad_rows, register
 from headswap.text.loader import Labelled

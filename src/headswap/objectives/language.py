@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from headswap.nn.heads import LanguageModelSpec
 from headswap.nn.model import Model
-from headswap.nn.spec import HeadSpec, LanguageModelSpec, Stack
+from headswap.nn.spec import HeadSpec, Stack
 from headswap.nn.visibility import PADDING, Rule, Visibility
 from headswap.objectives.base import Batch, Targets, Term
 from headswap.text.tokenizer import Tokenizer

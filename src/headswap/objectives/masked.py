@@ -15,8 +15,9 @@ import torch
 from torch.nn import functional as F
 
 from headswap.errors import UsageError
+from headswap.nn.heads import ClassifierSpec
 from headswap.nn.model import Model
-from headswap.nn.spec import ClassifierSpec, HeadSpec, Stack
+from headswap.nn.spec import HeadSpec, Stack
 from headswap.nn.visibility import Inputs, Rule, Visibility
 from headswap.objectives.base import Batch, Context, Objective, Targets, Term, pad_rows, register
 from headswap.objectives.language import packed, scored, token_head, token_loss

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -32,6 +31,7 @@ from headswap.training import checkpoint, machine, optim
 from headswap.training.checkpoint import State
 from headswap.training.evaluate import Evaluation, autocast, evaluate, scores
 from headswap.training.plan import Plan, rate
+from headswap.training.signals import stop_signals
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class _Training:
             }
             self._forget_metrics_after(self.state.metrics_bytes)
         self.model.train()
-        with _stop_signals() as stop, torch.random.fork_rng(devices=self._cuda()):
+        with stop_signals() as stop, torch.random.fork_rng(devices=self._cuda()):
             self.report.begin("training")
             try:
                 self._loop(stop)
@@ -359,27 +359,3 @@ def _board(run: Run, plan: Plan) -> Any:
             "train.tensorboard needs tensorboard", fix="pip install 'headswap[track]'"
         ) from error
     return SummaryWriter(str(run.path / "tensorboard"))
-
-
-@contextmanager
-def _stop_signals() -> Iterator[threading.Event]:
-    """Ctrl-C and SIGTERM ask the loop to save and stop; a second one stops at once."""
-    stop = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield stop
-        return
-    kinds = (signal.SIGINT, signal.SIGTERM)
-    before = {kind: signal.getsignal(kind) for kind in kinds}
-
-    def handle(number: int, frame: object) -> None:
-        if stop.is_set():
-            raise KeyboardInterrupt
-        stop.set()
-
-    for kind in kinds:
-        signal.signal(kind, handle)
-    try:
-        yield stop
-    finally:
-        for kind, old in before.items():
-            signal.signal(kind, old)

@@ -49,6 +49,7 @@ class Plan:
     tensorboard: bool = False
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     deterministic: bool = False
+    device: str = "auto"
     threads: int | None = None
     seed: int = 0
 

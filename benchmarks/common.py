@@ -1,0 +1,17 @@
+"""What the benchmarks share: running headswap as a user would."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+
+
+def headswap(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """Run a command, printing it; stop at the first that fails."""
+    command = [sys.executable, "-m", "headswap", *map(str, arguments)]
+    print("$ headswap", shlex.join(command[3:]), flush=True)
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(done.stderr)
+    return done
