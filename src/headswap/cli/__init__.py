@@ -45,6 +45,7 @@ for command in (
     using.fill,
     using.embed,
     looking.check,
+    looking.compare,
     looking.inspect,
     looking.recipes,
     looking.demo,

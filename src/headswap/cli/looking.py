@@ -1,10 +1,10 @@
-"""The commands that show things: check, inspect, recipes, demo."""
+"""The commands that show things: check, compare, inspect, recipes, demo."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
@@ -52,6 +52,32 @@ def check(
     if found["fatal"]:
         reasons = [entry["what"] for entry in found["findings"] if entry["fatal"]]
         raise DataError(f"training would be meaningless: {'; '.join(reasons)}")
+
+
+def compare(
+    runs: list[Path],
+    /,
+    *,
+    split: Literal["test", "valid"] = "test",
+    why: str | None = None,
+    as_json: Json = False,
+) -> None:
+    """Compare classifiers on the same texts: accuracy with intervals, and paired differences
+    from the first. Runs that differ only in their seed count as one arm.
+
+    Parameters
+    ----------
+    runs
+        Two or more finished classifiers, scored on the same data.
+    split
+        Which predictions to compare.
+    why
+        Why runs with different budgets or selection rules may be compared all the same.
+    """
+    from headswap.report import compare as comparing
+
+    found = comparing.compare(runs, split, why)
+    print(json.dumps(found) if as_json else "\n".join(comparing.lines(found)))
 
 
 def inspect(

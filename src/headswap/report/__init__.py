@@ -1,0 +1,1 @@
+"""Statements about finished runs, made from their files alone; no torch."""

@@ -1,0 +1,228 @@
+"""Runs compared with each other, on the same texts and seed by seed."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from headswap import metrics
+from headswap.errors import DataError, StorageError, UsageError
+from headswap.report import stats
+from headswap.run import PREDICTIONS, Run
+from headswap.types import Table
+
+Split = Literal["test", "valid"]
+SAME = {
+    "train.steps": "budget",
+    "train.epochs": "budget",
+    "train.tokens": "budget",
+    "train.minutes": "budget",
+    "train.keep": "selection rule",
+    "train.select": "selection rule",
+    "train.patience": "selection rule",
+}
+
+
+@dataclass(frozen=True)
+class Scored:
+    """One run's predictions: for each text, whether it was right and how sure it was."""
+
+    run: Path
+    seed: int
+    settings: Table
+    truth: list[str]
+    predicted: list[str]
+    confidence: np.ndarray
+
+    @property
+    def right_N(self) -> np.ndarray:
+        return np.array([a == b for a, b in zip(self.truth, self.predicted, strict=True)], float)
+
+    def macro_f1(self) -> float:
+        names = sorted({*self.truth, *self.predicted})
+        numbers = {name: number for number, name in enumerate(names)}
+        table = metrics.confusion(
+            [numbers[name] for name in self.truth],
+            [numbers[name] for name in self.predicted],
+            len(names),
+        )
+        return metrics.macro_f1(table)
+
+
+@dataclass(frozen=True)
+class Arm:
+    """Runs that differ in nothing but their seed."""
+
+    name: str
+    runs: list[Scored]
+
+    @property
+    def right_SN(self) -> np.ndarray:
+        return np.stack([run.right_N for run in self.runs])
+
+
+def compare(paths: Sequence[Path], split: Split = "test", why: str | None = None) -> Table:
+    """Every arm's scores, and each later arm against the first.
+
+    Runs that differ in test data are refused; so are runs that differ in budget or selection
+    rule, unless ``why`` says why the comparison is fair all the same.
+    """
+    if len(paths) < 2:
+        raise UsageError("one run cannot be compared", fix="name two or more")
+    runs = [read(path, split) for path in paths]
+    _check_comparable(runs, split, why)
+    arms = list(_arms(runs))
+    first = arms[0]
+    against = [_difference(first, arm) for arm in arms[1:]]
+    if len(against) > 1:
+        adjusted = stats.holm([row["over_texts"]["p"] for row in against])
+        for row, p in zip(against, adjusted, strict=True):
+            row["over_texts"]["p_holm"] = p
+    return {
+        "split": split,
+        "texts": len(first.runs[0].truth),
+        "why": why,
+        "arms": [_summary(arm) for arm in arms],
+        "differences": against,
+    }
+
+
+def read(path: Path, split: Split) -> Scored:
+    """A finished run's predictions for a split."""
+    run = Run.open(path)
+    run.check_finished()
+    source = path / PREDICTIONS / f"{split}.jsonl"
+    try:
+        lines = [json.loads(line) for line in source.read_text("utf-8").splitlines()]
+        return Scored(
+            path,
+            run.settings()["train"]["seed"],
+            {**run.settings(), "hashes": run.provenance()["data"]},
+            [line["label"] for line in lines],
+            [line["predicted"] for line in lines],
+            np.array([max(line["probabilities"].values()) for line in lines]),
+        )
+    except FileNotFoundError as error:
+        raise StorageError(
+            f"the run has no {split} predictions",
+            where=path,
+            fix=f"train it with --{split}, or compare another --split",
+        ) from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(f"damaged predictions ({error})", where=source) from error
+
+
+def _check_comparable(runs: Sequence[Scored], split: Split, why: str | None) -> None:
+    first = runs[0]
+    for run in runs[1:]:
+        # Where a split was held out, the labels in order are all there is to compare.
+        ours, theirs = (r.settings["hashes"].get(split) for r in (first, run))
+        if ours != theirs or first.truth != run.truth:
+            raise UsageError(
+                f"{first.run} and {run.run} were scored on different {split} data",
+                fix=f"train both with the same --{split}",
+            )
+        for key, what in SAME.items():
+            section, name = key.split(".")
+            one, two = (r.settings[section].get(name) for r in (first, run))
+            if one != two and why is None:
+                raise UsageError(
+                    f"{first.run} and {run.run} differ in {what} ({key}: {one} and {two})",
+                    fix='if the comparison is fair all the same, say why: --why "…"',
+                )
+
+
+def _arms(runs: Sequence[Scored]) -> Iterator[Arm]:
+    groups: dict[str, list[Scored]] = {}
+    for run in runs:
+        settings = {**run.settings, "train": {**run.settings["train"], "seed": None}}
+        groups.setdefault(json.dumps(settings, sort_keys=True), []).append(run)
+    for group in groups.values():
+        seeds = [run.seed for run in group]
+        if len(set(seeds)) < len(seeds):
+            raise UsageError(f"two runs of one arm have the same seed {min(seeds)}")
+        name = re.sub(r"[-_.]?\d+$", "", group[0].run.name) or group[0].run.name
+        yield Arm(name if len(group) > 1 else group[0].run.name, sorted(group, key=_seed))
+
+
+def _seed(run: Scored) -> int:
+    return run.seed
+
+
+def _summary(arm: Arm) -> Table:
+    right_SN = arm.right_SN
+    by_seed = right_SN.mean(1)
+    return {
+        "name": arm.name,
+        "seeds": [run.seed for run in arm.runs],
+        "accuracy": float(by_seed.mean()),
+        "accuracy_by_seed": by_seed.tolist(),
+        "accuracy_over_seeds": _bounds(stats.over_seeds(by_seed.tolist())),
+        "accuracy_over_texts": _bounds(stats.mean_over_texts(right_SN)),
+        "macro_f1": float(np.mean([run.macro_f1() for run in arm.runs])),
+        "calibration_error": float(
+            np.mean([stats.calibration_error(run.confidence, run.right_N) for run in arm.runs])
+        ),
+    }
+
+
+def _difference(one: Arm, two: Arm) -> Table:
+    """Two minus one: over the seeds that both have, and over the texts."""
+    ours = {run.seed: run for run in one.runs}
+    theirs = {run.seed: run for run in two.runs}
+    shared = sorted(ours.keys() & theirs.keys())
+    gains = [float(theirs[s].right_N.mean() - ours[s].right_N.mean()) for s in shared]
+    over_seeds = stats.over_seeds(gains)
+    return {
+        "from": one.name,
+        "to": two.name,
+        "gain": float(two.right_SN.mean() - one.right_SN.mean()),
+        "paired_seeds": shared,
+        "over_seeds": None if over_seeds is None else asdict(over_seeds),
+        "over_texts": asdict(stats.over_texts(one.right_SN, two.right_SN)),
+    }
+
+
+def _bounds(interval: stats.Interval | None) -> list[float] | None:
+    return None if interval is None else [interval.low, interval.high]
+
+
+def lines(found: Table) -> Iterator[str]:
+    """The comparison for a terminal."""
+    yield f"accuracy on {found['texts']:,} {found['split']} texts, 95% intervals"
+    for arm in found["arms"]:
+        seeds = arm["accuracy_over_seeds"]
+        shown = "no seed interval (one seed)" if seeds is None else f"over seeds {_show(seeds)}"
+        yield (
+            f"  {arm['name']:16} {arm['accuracy']:.4f}  "
+            f"over texts {_show(arm['accuracy_over_texts'])}  {shown}  "
+            f"macro-F1 {arm['macro_f1']:.4f}"
+        )
+    for row in found["differences"]:
+        seeds, texts = row["over_seeds"], row["over_texts"]
+        shown = "no seed interval" if seeds is None else f"over {_plural(row)} {_pair(seeds)}"
+        holm = f", Holm p {texts['p_holm']:.3g}" if "p_holm" in texts else ""
+        yield (
+            f"  {row['to']} - {row['from']}: {row['gain']:+.4f}  over texts {_pair(texts)} "
+            f"(p {texts['p']:.3g}{holm})  {shown}"
+        )
+    if found["why"]:
+        yield f"  compared although budgets or selection differ: {found['why']}"
+
+
+def _plural(row: Table) -> str:
+    return f"{len(row['paired_seeds'])} paired seeds"
+
+
+def _pair(interval: dict[str, Any]) -> str:
+    return _show([interval["low"], interval["high"]])
+
+
+def _show(bounds: Sequence[float]) -> str:
+    return f"[{bounds[0]:.4f}, {bounds[1]:.4f}]"

@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from conftest import review_rows, write_jsonl
+from headswap import api
+from headswap.errors import DataError, StorageError, UsageError
+from headswap.report.compare import compare, lines
+
+SMALL = {"model": {"width": 16, "layers": 1, "heads": 2, "feedforward": 32, "length": 32}}
+WORDS = {"tokenizer": {"vocabulary": 330}}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Two arms of two seeds: one that learns and one that hardly may."""
+    folder = tmp_path_factory.mktemp("compare")
+    train = write_jsonl(folder / "train.jsonl", review_rows(150, 1))
+    test = write_jsonl(folder / "test.jsonl", review_rows(100, 2))
+    found = {}
+    for arm, rate in (("slow", 1e-6), ("fast", 1e-2)):
+        for seed in (0, 1):
+            plan = {"train": {"epochs": 4, "lr": rate, "seed": seed, "keep": "last"}}
+            out = folder / f"{arm}-{seed}"
+            api.train("classify", train, test=test, out=out, changes=[SMALL, WORDS, plan])
+            found[f"{arm}-{seed}"] = out
+    return found
+
+
+def test_arms_are_found_and_compared(runs):
+    found = compare(list(runs.values()))
+    slow, fast = found["arms"]
+    assert (slow["name"], fast["name"]) == ("slow", "fast")
+    assert slow["seeds"] == fast["seeds"] == [0, 1]
+    (row,) = found["differences"]
+    assert row["gain"] == pytest.approx(fast["accuracy"] - slow["accuracy"])
+    assert row["over_texts"]["low"] > 0 and row["paired_seeds"] == [0, 1]
+    assert json.loads(json.dumps(found)) == found
+    text = "\n".join(lines(found))
+    assert "fast - slow: +" in text and "over 2 paired seeds" in text
+
+
+def test_scores_agree_with_the_runs_own(runs):
+    found = compare([runs["slow-0"], runs["fast-0"]])
+    own = json.loads((runs["fast-0"] / "scores.json").read_text())["test"]
+    assert found["arms"][1]["accuracy"] == pytest.approx(own["accuracy"])
+    assert found["arms"][1]["macro_f1"] == pytest.approx(own["macro_f1"])
+    assert found["arms"][0]["accuracy_over_seeds"] is None
+    assert any("no seed interval" in line for line in lines(found))
+
+
+def test_what_cannot_be_compared_is_refused(runs, tmp_path):
+    with pytest.raises(UsageError, match="one run"):
+        compare([runs["slow-0"]])
+    rows = review_rows(150, 1)
+    train = write_jsonl(tmp_path / "train.jsonl", rows)
+    test = write_jsonl(tmp_path / "test.jsonl", review_rows(100, 2))
+    plan = {"train": {"epochs": 1, "keep": "last"}}
+    shorter = tmp_path / "shorter"
+    api.train("classify", train, test=test, out=shorter, changes=[SMALL, WORDS, plan])
+    with pytest.raises(UsageError, match=r"differ in budget .train\.epochs"):
+        compare([runs["slow-0"], shorter])
+    assert compare([runs["slow-0"], shorter], why="a test")["why"] == "a test"
+    other = write_jsonl(tmp_path / "other.jsonl", review_rows(50, 3))
+    elsewhere = tmp_path / "elsewhere"
+    four = {"train": {"epochs": 4, "keep": "last"}}
+    api.train("classify", train, test=other, out=elsewhere, changes=[SMALL, WORDS, four])
+    with pytest.raises(UsageError, match="different test data"):
+        compare([runs["slow-0"], elsewhere])
+    untested = tmp_path / "untested"
+    api.train("classify", train, out=untested, changes=[SMALL, WORDS, four])
+    with pytest.raises(StorageError, match="no test predictions"):
+        compare([runs["slow-0"], untested])
+    path = runs["slow-1"] / "predictions" / "test.jsonl"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-20])
+    with pytest.raises(DataError, match="damaged"):
+        compare([runs["slow-0"], runs["slow-1"]])
+    path.write_bytes(whole)
+
+
+def test_it_needs_no_torch(runs):
+    import subprocess
+    import sys
+
+    code = (
+        "import sys; from pathlib import Path; from headswap.report.compare import compare\n"
+        "compare([Path(p) for p in sys.argv[1:]]); assert 'torch' not in sys.modules"
+    )
+    command = [sys.executable, "-c", code, *map(str, runs.values())]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,89 @@
+"""The statistics are right: coverage on simulated nulls, power on a planted effect."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from headswap.report import stats
+
+
+def arms(draw, seeds, texts, gain):
+    """Two arms whose texts have their own difficulty, shared by both."""
+    ease = draw.beta(2, 1, texts)
+    one = draw.random((seeds, texts)) < ease
+    two = draw.random((seeds, texts)) < np.clip(ease + gain, 0, 1)
+    return one.astype(float), two.astype(float)
+
+
+def test_intervals_over_seeds_cover_the_truth():
+    draw = np.random.default_rng(0)
+    hits = 0
+    for _ in range(2000):
+        interval = stats.over_seeds(draw.normal(0.3, 1.0, 5))
+        hits += interval.low <= 0.3 <= interval.high
+    assert 0.93 <= hits / 2000 <= 0.97
+
+
+def test_intervals_over_texts_cover_the_null(monkeypatch):
+    monkeypatch.setattr(stats, "RESAMPLES", 1000)
+    draw = np.random.default_rng(1)
+    hits = 0
+    for trial in range(1000):
+        one, two = arms(draw, 3, 400, 0.0)
+        interval = stats.over_texts(one, two, seed=trial)
+        hits += interval.low <= 0 <= interval.high
+    assert 0.93 <= hits / 1000 <= 0.97
+
+
+def test_p_values_over_texts_are_fair_under_the_null(monkeypatch):
+    monkeypatch.setattr(stats, "RESAMPLES", 500)
+    draw = np.random.default_rng(2)
+    values = [stats.over_texts(*arms(draw, 2, 300, 0.0), seed=i).p for i in range(600)]
+    assert abs(np.mean(np.array(values) < 0.05) - 0.05) < 0.025
+    assert abs(np.mean(values) - 0.5) < 0.05
+
+
+def test_a_planted_effect_is_found():
+    draw = np.random.default_rng(3)
+    one, two = arms(draw, 5, 2000, 0.05)
+    over_texts = stats.over_texts(one, two)
+    over_seeds = stats.over_seeds((two.mean(1) - one.mean(1)).tolist())
+    assert over_texts.excludes_zero() and over_texts.p < 0.001
+    assert over_seeds.excludes_zero()
+
+
+def test_pairing_is_what_makes_it_sharp():
+    draw = np.random.default_rng(4)
+    ease = draw.beta(0.3, 0.2, 1000)
+    one = (ease > 0.5).astype(float)[None]
+    two = one.copy()
+    two[0, draw.choice(1000, 30, replace=False)] = 1.0
+    paired = stats.over_texts(one, two)
+    shuffled = stats.over_texts(one, draw.permutation(two[0])[None])
+    assert paired.high - paired.low < 0.5 * (shuffled.high - shuffled.low)
+
+
+def test_one_seed_has_no_seed_interval():
+    assert stats.over_seeds([0.1]) is None
+    assert stats.over_seeds([0.1, 0.1]) == stats.Interval(0.1, 0.1, 0.0)
+
+
+def test_holm():
+    assert stats.holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert stats.holm([0.5, 0.9]) == [1.0, 1.0]
+    assert stats.holm([]) == []
+
+
+def test_calibration():
+    draw = np.random.default_rng(5)
+    confidence = draw.random(20_000)
+    honest = (draw.random(20_000) < confidence).astype(float)
+    assert stats.calibration_error(confidence, honest) < 0.02
+    assert stats.calibration_error(np.full(100, 0.9), np.full(100, 0.0)) == pytest.approx(0.9)
+
+
+def test_the_bootstrap_is_repeatable():
+    draw = np.random.default_rng(6)
+    one, two = arms(draw, 2, 100, 0.02)
+    assert stats.over_texts(one, two) == stats.over_texts(one, two)
