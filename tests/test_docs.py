@@ -40,12 +40,34 @@ def test_links_lead_somewhere(page):
             assert anchor in anchors, target
 
 
+def test_every_setting_is_documented_and_nothing_else():
+    from dataclasses import fields
+
+    from headswap import settings
+    from headswap.nn.spec import Stack
+    from headswap.objectives import OBJECTIVES
+    from headswap.text.tokenizer import TokenizerPlan
+    from headswap.training.plan import Plan
+
+    kinds = {"model": Stack, "tokenizer": TokenizerPlan, "data": settings.DataPlan, "train": Plan}
+    kinds |= {name: kind for name, kind in OBJECTIVES.items() if name != "backwards"}
+    parts = re.split(r"^## (\w+)$", (ROOT / "docs/settings.md").read_text("utf-8"), flags=re.M)
+    documented = dict(zip(parts[1::2], parts[2::2], strict=True))
+    assert documented.keys() == kinds.keys()
+    for section, kind in kinds.items():
+        cells = re.findall(r"^\| (`.*?) \|", documented[section], flags=re.M)
+        names = {name for cell in cells for name in re.findall(r"`(\w+)`", cell)}
+        assert names == {field.name for field in fields(kind)}, section
+
+
 @pytest.mark.slow
 def test_the_readmes_commands_run(tmp_path):
     """Every headswap command and the Python example, top to bottom, on small files."""
     (tmp_path / "corpus.txt").write_text(corpus_text(300), "utf-8")
     rows = "".join(f'"{row["text"]}",{row["label"]}\n' for row in review_rows(100))
     (tmp_path / "reviews.csv").write_text("text,label\n" + rows, "utf-8")
+    rows = "".join(f'"{row["text"]}",{row["label"]}\n' for row in review_rows(60, seed=8))
+    (tmp_path / "unseen.csv").write_text("text,label\n" + rows, "utf-8")
     environment = {**os.environ, "HEADSWAP_CACHE": str(tmp_path / "cache")}
     ran = 0
     for block in blocks(ROOT / "README.md", "sh"):

@@ -33,8 +33,7 @@ def train(
     """Train a new run and load it. ``changes`` are settings such as ``"train.lr=1e-3"``."""
     chosen = [{"train": {"device": device}}, *changes]
     settings = plan(objective, data, recipe, base, valid, test, chosen)
-    run = pipeline.create(settings, Path(out))
-    return Trained(pipeline.execute(run, report or Silent()), device)
+    return Trained(pipeline.start(settings, Path(out), report or Silent()), device)
 
 
 def resume(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from rich.table import Table as RichTable
@@ -22,6 +23,8 @@ def facts(what: str, objective: str | None, classes: int | None) -> Table:
         chosen = settings.from_table(run.settings())
         vocabulary = tokenizer.load(run.path / TOKENIZER).size
     else:
+        if Path(what).exists() and Path(what).suffix != ".toml":
+            raise UsageError("neither a run folder nor a recipe", where=what)
         name = objective or "causal"
         changes: list[Table] = []
         if name == "classify":
@@ -39,6 +42,25 @@ def facts(what: str, objective: str | None, classes: int | None) -> Table:
         "vocabulary": vocabulary,
         "parameters": ledger.parameters(chosen.model, vocabulary, heads),
     }
+
+
+def plan_lines(chosen: settings.Settings) -> Iterator[str]:
+    """What a training would do, as far as the settings and the data's files tell."""
+    vocabulary, data, plan = chosen.tokenizer.vocabulary, chosen.data, chosen.train
+    heads = chosen.objective.heads(chosen.model, vocabulary)
+    total = ledger.parameters(chosen.model, vocabulary, heads)["total"]
+    start = f"the base {data.base}" if data.base else "random weights"
+    yield f"{chosen.objective.name}: about {total:,} parameters, from {start}"
+    for role in ("train", "valid", "test"):
+        for path in getattr(data, role):
+            yield f"{role}: {path} ({Path(path).stat().st_size / 1e6:.1f} MB)"
+    labels = getattr(chosen.objective, "labels", ())
+    if labels:
+        yield f"labels: {', '.join(labels)}"
+    yield (
+        f"budget: {getattr(plan, plan.budget):g} {plan.budget}, batches of {plan.batch} "
+        f"sequences of up to {chosen.model.length} tokens, learning rate {plan.lr:g}"
+    )
 
 
 def table(facts: Table) -> RichTable:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,10 @@ import torch
 from headswap import ledger, storage
 from headswap import run as runs
 from headswap import settings as settings_module
-from headswap.errors import DataError, StorageError, UsageError
+from headswap.errors import DataError, HeadswapError, Interrupted, StorageError, UsageError
 from headswap.nn.model import Model, grow_vocabulary, new_model, swap_head
 from headswap.objectives import Classify
-from headswap.prepare import ROLES, Prepared, with_labels
+from headswap.prepare import ROLES, Prepared, Rows, split_rows, with_labels
 from headswap.progress import Reporter
 from headswap.run import Run
 from headswap.settings import Settings
@@ -36,6 +36,19 @@ def create(settings: Settings, out: Path) -> Run:
         Run.create(out, {}, {})  # refuses, and says how to go on
     final, hashes = checked(settings)
     return Run.create(out, final.to_table(), runs.provenance(hashes))
+
+
+def start(settings: Settings, out: Path, report: Reporter) -> Run:
+    """Make a run and bring it to its end. A run that fails before it has learnt anything
+    leaves no folder behind, so that the corrected command can use the same name."""
+    run = create(settings, out)
+    try:
+        return execute(run, report)
+    except HeadswapError as error:
+        worth_resuming = isinstance(error, Interrupted | StorageError)
+        if not worth_resuming and not any((out / runs.CHECKPOINTS).glob("step-*")):
+            storage.remove(out)
+        raise
 
 
 def checked(settings: Settings) -> tuple[Settings, Table]:
@@ -57,6 +70,8 @@ def checked(settings: Settings) -> tuple[Settings, Table]:
     }
     objective = settings.objective
     if isinstance(objective, Classify):
+        if objective.room(settings.model) < 1:
+            raise UsageError(f"a model.length of {settings.model.length} leaves no room for text")
         objective = with_labels(objective, data)
     else:
         for path in map(Path, data.train):
@@ -77,6 +92,8 @@ def execute(
 ) -> Run:
     """Bring a run to its end, from wherever it stands; on the device that its plan names
     unless another is given."""
+    if data_folder is not None and not data_folder.is_dir():
+        raise StorageError("no such folder", where=data_folder, fix="check --data")
     if run.finished and storage.problem(run.path) is None:
         report.say(f"{run.path} is finished already")
         return run
@@ -85,8 +102,9 @@ def execute(
     place = machine.pick_device(device or settings.train.device)
     assert settings.train.threads is not None
     machine.prepare(settings.train, place, settings.train.threads)
-    tokens = _tokenizer(run, settings, paths, report)
-    prepared = Prepared(settings, paths, tokens, report)
+    rows = split_rows(settings, paths)
+    tokens = _tokenizer(run, settings, paths, rows, report)
+    prepared = Prepared(settings, paths, rows, tokens, report)
     stack, objective = settings.model, settings.objective
     model = Model(stack, tokens.size, objective.heads(stack, tokens.size)).to(place)
     _tell_size(model, settings, place, report)
@@ -131,11 +149,15 @@ def _locate(run: Run, settings: Settings, folder: Path | None) -> dict[str, list
 
 
 def _tokenizer(
-    run: Run, settings: Settings, paths: Mapping[str, Sequence[Path]], report: Reporter
+    run: Run,
+    settings: Settings,
+    paths: Mapping[str, Sequence[Path]],
+    rows: Rows,
+    report: Reporter,
 ) -> Tokenizer:
     folder = run.path / runs.TOKENIZER
     if not folder.exists():
-        made = _make_tokenizer(settings, paths, report)
+        made = _make_tokenizer(settings, paths, rows, report)
         whole = made.with_specials(settings.objective.specials)
         if whole.size > made.size:
             added = ", ".join(whole.pieces(range(made.size, whole.size)))
@@ -149,7 +171,7 @@ def _tokenizer(
 
 
 def _make_tokenizer(
-    settings: Settings, paths: Mapping[str, Sequence[Path]], report: Reporter
+    settings: Settings, paths: Mapping[str, Sequence[Path]], rows: Rows, report: Reporter
 ) -> tokenizer.SentencePieceTokenizer:
     plan, data = settings.tokenizer, settings.data
     if data.base:
@@ -161,7 +183,11 @@ def _make_tokenizer(
             report.say(f"tokenizer: appended the missing specials {', '.join(loaded.appended)}")
         return loaded
     report.say(f"training a {plan.kind} tokenizer of {plan.vocabulary:,} tokens")
-    made = tokenizer.train(corpus.documents(paths["train"], data.reading), plan)
+    if rows:  # labelled texts: those held out for validation stay unseen
+        texts: Iterable[str] = (row.text for row in rows["train"])
+    else:
+        texts = corpus.documents(paths["train"], data.reading)
+    made = tokenizer.train(texts, plan)
     if made.size < plan.vocabulary:
         report.warn(
             f"the text is too small for {plan.vocabulary:,} tokens: "

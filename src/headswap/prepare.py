@@ -36,6 +36,25 @@ ROLES = ("train", "valid", "test")
 LABELS_HELD_OUT, WINDOWS_HELD_OUT, MOST_WINDOWS_HELD_OUT = 0.1, 0.01, 500
 
 
+Rows = dict[str, list[LabelledText]]
+
+
+def split_rows(settings: Settings, paths: Mapping[str, Sequence[Path]]) -> Rows:
+    """The labelled texts by role, with a share held out where no validation file is given;
+    nothing for objectives that read plain text."""
+    if not isinstance(settings.objective, Classify):
+        return {}
+    data = settings.data
+    rows = {
+        role: [row for path in some for row in corpus.labelled(path, data.reading)]
+        for role, some in paths.items()
+    }
+    if "valid" not in rows:
+        share = LABELS_HELD_OUT if data.hold_out is None else data.hold_out
+        rows["train"], rows["valid"] = hold_out(rows["train"], share, settings.train.seed)
+    return rows
+
+
 class Prepared:
     """``data`` for the training loop; ``labelled`` examples by role for the final scores."""
 
@@ -43,27 +62,28 @@ class Prepared:
         self,
         settings: Settings,
         paths: Mapping[str, Sequence[Path]],
+        rows: Rows,
         tokens: Tokenizer,
         report: Reporter,
     ) -> None:
         self.settings, self.paths, self.tokens, self.report = settings, paths, tokens, report
         self.labelled: dict[str, list[Labelled]] = {}
         if isinstance(settings.objective, Classify):
-            self.data = self._labelled(settings.objective)
+            self.data = self._labelled(settings.objective, rows)
         else:
             self.data = self._windows()
 
-    def _labelled(self, objective: Classify) -> Data:
-        data, plan = self.settings.data, self.settings.train
-        rows = {
-            role: [row for path in paths for row in corpus.labelled(path, data.reading)]
-            for role, paths in self.paths.items()
-        }
-        if "valid" not in rows:
-            share = LABELS_HELD_OUT if data.hold_out is None else data.hold_out
-            rows["train"], rows["valid"] = hold_out(rows["train"], share, plan.seed)
+    def _labelled(self, objective: Classify, rows: Rows) -> Data:
+        plan = self.settings.train
+        if not rows["valid"]:
+            self.report.warn(
+                f"only {len(rows['train'])} texts: too few to hold any out, so nothing is validated"
+            )
         numbers = {label: number for number, label in enumerate(objective.labels)}
         for role, some in rows.items():
+            if not some:
+                self.labelled[role] = []
+                continue
             encoded = self.tokens.encode([row.text for row in some])
             self._tell_truncation(role, encoded, objective)
             self.labelled[role] = [

@@ -14,7 +14,7 @@ from headswap.nn.visibility import Inputs, Visibility
 from headswap.objectives.base import pad_rows
 from headswap.objectives.language import HEAD
 from headswap.text.loader import by_length
-from headswap.text.tokenizer import MASK, Tokenizer
+from headswap.text.tokenizer import MASK, SPACE, Tokenizer
 from headswap.types import Ids
 
 ROWS = 256
@@ -92,7 +92,10 @@ def fill(model: Model, tokens: Tokenizer, text: str, most: int) -> list[list[Can
     chances = model.heads[HEAD](hidden_BTD[0, places]).float().softmax(-1)
     best = chances.topk(min(most, chances.shape[1]))
     return [
-        [Candidate(name, chance) for name, chance in zip(tokens.pieces(row), values, strict=True)]
+        [
+            Candidate(name.replace(SPACE, " ").strip() or name, chance)
+            for name, chance in zip(tokens.pieces(row), values, strict=True)
+        ]
         for row, values in zip(best.indices.tolist(), best.values.tolist(), strict=True)
     ]
 

@@ -86,9 +86,9 @@ def from_table(table: Table) -> Settings:
     name = table.get("objective")
     if name not in OBJECTIVES:
         raise UsageError(f"unknown objective {name!r}", fix=did_you_mean(str(name), OBJECTIVES))
-    known = {"recipe", "objective", name, *SECTIONS}
+    known = {name, *SECTIONS}
     for key in table:
-        if key not in known:
+        if key not in known | {"recipe", "objective"}:
             raise UsageError(f"unknown section {key!r}", fix=did_you_mean(key, known))
     objective: Any = config.build(OBJECTIVES[name], table.get(name, {}), name)
     return Settings(
@@ -125,6 +125,11 @@ def resolve(
             }
             table[objective] = {**inherited, **table.get(objective, {})}
     for change in changes:
+        for key in ("recipe", "objective"):
+            if key in change:
+                raise UsageError(
+                    f"{key} is not a setting", fix="it has its own place in the command"
+                )
         if base is not None:
             _check_free(change.get("model", {}))
         if any(key in change.get("train", {}) for key in BUDGETS):
@@ -146,7 +151,7 @@ def recipes() -> dict[str, str]:
 def _recipe_for(name: str, objective: str) -> Table:
     table = _read_recipe(name)
     for key in table:
-        if key not in ("about", *SECTIONS, *OBJECTIVES):
+        if key not in ("about", "recipe", "objective", *SECTIONS, *OBJECTIVES):
             raise UsageError(
                 f"unknown section {key!r}",
                 where=f"recipe {name}",

@@ -227,10 +227,10 @@ class Trained:
                 counts[name] = counts.get(name, 0.0) + result.counts[name]
         figures: Table = {"documents": texts, "bytes": size}
         for name, total in totals.items():
-            figures[f"loss_{name}"] = total / max(counts[name], 1)
+            key = "loss" if len(totals) == 1 else f"loss_{name}"
+            figures[key] = total / max(counts[name], 1)
         if "causal" in totals:
             figures["tokens"] = int(counts["causal"])
-            figures["loss"] = figures.pop("loss_causal")
             figures["bits_per_byte"] = metrics.bits_per_byte(totals["causal"], size)
         return figures
 

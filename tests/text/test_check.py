@@ -6,7 +6,7 @@ import random
 import pytest
 
 from conftest import BAD, GOOD, PLAIN, review_rows, write_jsonl
-from headswap.errors import DataError
+from headswap.errors import UsageError
 from headswap.text import check
 
 
@@ -99,12 +99,25 @@ def test_labels_that_cannot_work_are_fatal(tmp_path):
 
 
 def test_missing_labels_imbalance_and_empty_texts(tmp_path):
-    odd = [("no label here at all", ""), ("?!", "good"), ("rare", "rare")]
-    train = [*rows(40, 1), *({"text": text, "label": label} for text, label in odd)]
+    odd = [("no label here at all", ""), ("?!", "good"), ("rare", "rare"), ("too", "rare")]
+    train = [*rows(60, 1), *({"text": text, "label": label} for text, label in odd)]
     findings, _ = found(tmp_path, train=train)
     assert findings["train: rows without a label"]["count"] == 1
     assert findings["train: texts without a letter"]["count"] == 1
-    assert findings["train: the class 'rare' is rare"]["count"] == 1
+    assert findings["train: the class 'rare' is rare"]["count"] == 2
+
+
+def test_labels_that_are_no_classes(tmp_path):
+    texts = [{"text": f"text number {i}", "label": f"label {i}"} for i in range(50)]
+    findings, result = found(tmp_path, train=texts)
+    assert findings["train: classes with a single text"]["fatal"] and result["fatal"]
+    assert max(map(len, check.lines(result))) < 400
+
+
+def test_a_test_set_that_is_mostly_training_data_is_fatal(tmp_path):
+    train = rows(40, 1)
+    findings, result = found(tmp_path, train=train, test=train[:20])
+    assert result["fatal"] and findings["train texts that also stand in test"]["fatal"]
 
 
 def test_surface_damage(tmp_path):
@@ -130,7 +143,7 @@ def test_truncation_is_said(tmp_path):
 
 
 def test_nothing_to_check():
-    with pytest.raises(DataError, match="nothing to check"):
+    with pytest.raises(UsageError, match="nothing to check"):
         check.sources_of([], [], [], [])
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from headswap.cli.options import Documents, Files, Json, LabelColumn, TextColumn, reporter
-from headswap.errors import DataError
+from headswap.errors import DataError, UsageError
 
 
 def check(
@@ -46,6 +46,8 @@ def check(
     from headswap.text import check as checking
     from headswap.text.corpus import Reading
 
+    if length < 1:
+        raise UsageError(f"a model cannot read {length} tokens", fix="give --length 1 or more")
     sources = checking.sources_of(table or [], valid, test, text)
     found = checking.check(sources, Reading(documents, text_column, label_column), length)
     print(json.dumps(found) if as_json else "\n".join(checking.lines(found)))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -42,8 +40,3 @@ def reporter() -> Reporter:
     from headswap.progress import reporter
 
     return reporter()
-
-
-def standard_input() -> Iterator[str]:
-    for line in sys.stdin:
-        yield line.rstrip("\n")

@@ -72,7 +72,8 @@ def train(
         A finished run whose backbone is kept and whose head is swapped. Without it, training
         starts from random weights.
     recipe
-        A named starting point (see `headswap recipes`) or a .toml file.
+        A named starting point (see `headswap recipes`) or a .toml file; the base's own, or
+        tiny.
     valid
         Validation files. Without them a share of the data is held out.
     test
@@ -96,7 +97,7 @@ def train(
     pieces
         A dictionary that numbers the pieces of --tokenizer (one "piece count" a line).
     set_
-        Any other setting, as section.name=value: --set train.accumulate=4.
+        Any other setting, as section.name=value: --set train.accumulate=4. May be repeated.
     deterministic
         Only algorithms that give the same bytes on every run of a GPU.
     print_config
@@ -104,7 +105,7 @@ def train(
     dry_run
         Check the settings and the data, say what would be trained, and stop.
     """
-    from headswap import api, config, pipeline
+    from headswap import api, config, inspection, pipeline
 
     flags = _given(
         train={
@@ -128,11 +129,9 @@ def train(
         print(config.dumps(settings.to_table()), end="")
         return
     if dry_run:
-        print(config.dumps(pipeline.checked(settings)[0].to_table()), end="")
+        print("\n".join(inspection.plan_lines(pipeline.checked(settings)[0])))
         return
-    report = reporter()
-    run = pipeline.create(settings, out)
-    pipeline.execute(run, report)
+    pipeline.start(settings, out, reporter())
     print(out)
 
 

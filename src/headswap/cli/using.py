@@ -15,10 +15,8 @@ from headswap.cli.options import (
     LabelColumn,
     Repeated,
     TextColumn,
-    standard_input,
 )
-
-SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
+from headswap.errors import UsageError
 
 
 def predict(
@@ -46,18 +44,22 @@ def predict(
         A .jsonl, .csv or .tsv file for the predictions, written whole or not at all.
     """
     from headswap import api
-    from headswap.text import corpus, output
+    from headswap.text import corpus, files, output
 
+    if text and source is not None:
+        raise UsageError(
+            f"texts from --text and from {source}", fix="give one of them; repeat --text for more"
+        )
     trained = api.load(run, device=device)
     if text:
         texts = iter(text)
     elif source is not None:
         texts = corpus.texts(source, corpus.Reading("line", text_column))
     else:
-        texts = standard_input()
+        texts = files.standard_input()
     rows = (
-        {"label": found.label, "probabilities": found.probabilities}
-        for found in trained.predict(texts)
+        {"row": number, "label": found.label, "probabilities": found.probabilities}
+        for number, found in enumerate(trained.predict(texts), 1)
     )
     if out is not None:
         print(f"{output.write_table(out, rows):,} predictions in {out}")
@@ -136,10 +138,13 @@ def generate(
     """
     from headswap import api
     from headswap.decoding.strategies import Sampling
+    from headswap.text import files
 
+    if temperature == 0 and (top_k is not None or top_p is not None):
+        raise UsageError("--top-k and --top-p need a --temperature above 0")
     sampling = Sampling(temperature, top_k, top_p, seed)
     trained = api.load(run, device=device)
-    for text in trained.generate(prompts or list(standard_input()), length, sampling):
+    for text in trained.generate(prompts or list(files.standard_input()), length, sampling):
         print(text)
 
 
@@ -163,16 +168,18 @@ def fill(
     """
     from headswap import api
 
+    if most < 1:
+        raise UsageError(f"cannot show {most} candidates", fix="ask for 1 or more")
     trained = api.load(run, device=device)
     for text in texts:
-        for candidates in trained.fill(text, most):
-            if as_json:
-                print(json.dumps([vars(candidate) for candidate in candidates]))
-                continue
-            shown = "  ".join(
-                f"{c.token.replace(SPACE, ' ')} {c.probability:.3f}" for c in candidates
-            )
-            print(shown.strip())
+        masks = trained.fill(text, most)
+        if as_json:
+            found = [[vars(candidate) for candidate in candidates] for candidates in masks]
+            print(json.dumps({"text": text, "masks": found}, ensure_ascii=False))
+            continue
+        for number, candidates in enumerate(masks, 1):
+            shown = "  ".join(f"{c.token} {c.probability:.3f}" for c in candidates)
+            print(f"mask {number}: {shown}")
 
 
 def embed(

@@ -46,10 +46,10 @@ class Carried:
     new_parameters: int
 
     def __str__(self) -> str:
-        return (
-            f"carried over {self.tensors} tensors ({self.parameters:,} parameters); "
-            f"new head: {self.new_tensors} tensors ({self.new_parameters:,} parameters)"
-        )
+        kept = f"carried over {self.tensors} tensors ({self.parameters:,} parameters)"
+        if not self.new_tensors:
+            return f"{kept}, the head included"
+        return f"{kept}; new in the head: {self.new_tensors} ({self.new_parameters:,} parameters)"
 
 
 def swap_head(

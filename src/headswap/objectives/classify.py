@@ -54,7 +54,7 @@ class Classify:
     specials: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
-        if self.class_weights and len(self.class_weights) != len(self.labels):
+        if self.labels and self.class_weights and len(self.class_weights) != len(self.labels):
             raise UsageError(
                 f"{len(self.class_weights)} class weights for {len(self.labels)} labels",
                 fix=f"give one weight for each of: {', '.join(self.labels)}",

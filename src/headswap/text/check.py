@@ -16,12 +16,12 @@ from pathlib import Path
 
 import numpy as np
 
-from headswap.errors import DataError
+from headswap.errors import UsageError
 from headswap.text import corpus, files
 from headswap.text.corpus import Reading
 from headswap.types import Table
 
-SHOWN_ROWS = 5
+SHOWN_ROWS, SHOWN_LABELS = 5, 10
 NOISE = re.compile(r"[\W_]+")
 HTML = re.compile(r"</?[a-zA-Z][^<>]{0,200}>|&(?:[a-z]{2,8}|#\d{2,6});")
 DAMAGE = re.compile("\ufffd|Ã[\u0080-\u00bf©¨§ª]|â€[™œ\u009d]|Â[\u0080-\u00bf]")
@@ -172,7 +172,10 @@ def _duplicates(splits: dict[str, Split]) -> Iterator[Finding]:
             rows = [n for n, key in enumerate(splits[role].keys, 1) if key in known]
             if rows:
                 what = f"{role} texts that also stand in {other}"
-                yield Finding(what, len(rows), rows=tuple(rows))
+                learnt = set(splits[role].keys)
+                spoilt = sum(key in learnt for key in splits[other].keys)
+                fatal = role == "train" and spoilt > 0.5 * splits[other].texts
+                yield Finding(what, len(rows), fatal=fatal, rows=tuple(rows))
     for (role, other), pairs in _near(splits).items():
         place = f"inside {role}" if role == other else f"between {role} and {other}"
         yield Finding(f"near duplicates {place}", pairs, f"at least {NEAR:.0%} of runs shared")
@@ -212,7 +215,10 @@ def _labels(splits: dict[str, Split]) -> Iterator[Finding]:
         if role == "train" and len(counts) < 2:
             only = next(iter(counts), "none")
             yield Finding(f"train: a single class ({only})", split.texts, fatal=True)
-        if role == "train" and counts and max(counts.values()) > 10 * min(counts.values()):
+        single = sum(count == 1 for count in counts.values())
+        if role == "train" and single and len(counts) > 1:
+            yield Finding("train: classes with a single text", single, fatal=single == len(counts))
+        elif role == "train" and counts and max(counts.values()) > 10 * min(counts.values()):
             rare = min(counts, key=lambda label: counts[label])
             yield Finding(f"train: the class {rare!r} is rare", counts[rare])
         train = splits.get("train")
@@ -299,14 +305,17 @@ def sources_of(
         if expanded:
             given[role] = expanded
     if not given:
-        raise DataError("nothing to check", fix="name a table, or text with --text")
+        raise UsageError("nothing to check", fix="name a table, or text with --text")
     return given
 
 
 def lines(found: Table) -> Iterable[str]:
     """The findings for a terminal."""
     for role, facts in found["splits"].items():
-        labels = ", ".join(f"{name} {count:,}" for name, count in facts["labels"].items())
+        shown = list(facts["labels"].items())
+        labels = ", ".join(f"{name[:40]} {count:,}" for name, count in shown[:SHOWN_LABELS])
+        if len(shown) > SHOWN_LABELS:
+            labels += f", … {len(shown) - SHOWN_LABELS} more labels"
         yield (
             f"{role:6} {facts['texts']:,} texts, {facts['words_mean']:.0f} words on average, "
             f"the longest {facts['words_longest']:,}" + (f"; {labels}" if labels else "")

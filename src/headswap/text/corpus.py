@@ -210,6 +210,9 @@ def _table_rows(path: Path, delimiter: str) -> Iterator[tuple[str, Mapping[str, 
     if delimiter == "\t":
         reader = csv.reader(texts(), delimiter=delimiter, quoting=csv.QUOTE_NONE)
     else:
+        first = next(files.lines(path), (0, ""))[1]
+        if "," not in first and ";" in first:  # as spreadsheets write it in much of Europe
+            delimiter = ";"
         reader = csv.reader(texts(), delimiter=delimiter, strict=True)
     try:
         header = next(reader, None)

@@ -112,6 +112,12 @@ def _refusal(path: Path, error: OSError) -> HeadswapError:
     return StorageError(f"cannot read it ({error.strerror})", where=path)
 
 
+def standard_input() -> Iterator[str]:
+    """The lines of standard input, held to the same rules as a file's."""
+    for number, raw in enumerate(iter(lambda: sys.stdin.buffer.readline(LONGEST_LINE + 1), b""), 1):
+        yield _decode(raw, Path("standard input"), number)
+
+
 def lines(path: Path) -> Iterator[tuple[int, str]]:
     """(line number from 1, text without its line end), one line in memory at a time."""
     with open_bytes(path) as stream:

@@ -30,6 +30,7 @@ PAD, BOS, EOS, UNK, MASK, SEP = "<pad>", "<s>", "</s>", "<unk>", "<mask>", "<sep
 SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
 COURSE_SPECIALS = (BOS, PAD, EOS, UNK)
 TRAINER_THREADS = 4
+SMALLEST = 263
 LONGEST_SENTENCE = 4_000
 MODEL_FILE, META_FILE = "sentencepiece.model", "tokenizer.json"
 
@@ -46,8 +47,11 @@ class TokenizerPlan:
     pieces: str | None = None
 
     def __post_init__(self) -> None:
-        if self.vocabulary < 2:
-            raise UsageError(f"tokenizer.vocabulary cannot be {self.vocabulary}")
+        if self.model is None and self.vocabulary < SMALLEST:
+            raise UsageError(
+                f"a vocabulary of {self.vocabulary} cannot hold the 256 bytes and the specials",
+                fix=f"set tokenizer.vocabulary to {SMALLEST} or more",
+            )
 
 
 class Tokenizer(Protocol):

@@ -114,6 +114,7 @@ class _Training:
                 for name, value in self.state.sums.items()
             }
             self._forget_metrics_after(self.state.metrics_bytes)
+            self.report.say(f"going on from step {self.state.step}")
         self.model.train()
         with stop_signals() as stop, torch.random.fork_rng(devices=self._cuda()):
             self.report.begin("training")

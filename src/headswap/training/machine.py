@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import torch
 
-from headswap.errors import ResourceError
+from headswap.errors import ResourceError, UsageError
 from headswap.nn.model import Model
 from headswap.nn.visibility import Inputs, Visibility
 from headswap.training.plan import Plan
@@ -22,7 +22,7 @@ def pick_device(name: str = "auto") -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError as error:
-        raise ResourceError(f"unknown device {name!r}", fix="use cpu, cuda or cuda:N") from error
+        raise UsageError(f"unknown device {name!r}", fix="use cpu, cuda or cuda:N") from error
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ResourceError("there is no CUDA GPU that torch can use", fix="use --device cpu")
     return device
