@@ -175,7 +175,8 @@ class _Training:
             self._backward(part.to(self.model.device), counts)
             state.tokens += part.tokens
         if plan.clip:
-            torch.nn.utils.clip_grad_norm_(self.model.parameters(), plan.clip)
+            norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), plan.clip)
+            self.healthy &= torch.isfinite(norm)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         if self.average is not None:
