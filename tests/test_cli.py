@@ -556,3 +556,12 @@ def test_held_out_texts_are_not_in_the_tokenizer(headswap, tmp_path):
     changes = [*(setting.removeprefix("--set=") for setting in SMALL), "train.steps=1"]
     trained = api.train("classify", path, out="r", changes=changes)
     assert not any("zz" in piece for piece in trained.tokens.pieces(range(trained.tokens.size)))
+
+
+def test_a_bug_says_so_and_exits_with_70(headswap, monkeypatch):
+    from headswap import settings
+
+    monkeypatch.setattr(settings, "recipes", lambda: 1 / 0)
+    code, _, err = headswap("recipes")
+    assert code == 70 and "ZeroDivisionError" in err
+    assert err.strip().endswith("this is a bug in Headswap; please report the lines above")

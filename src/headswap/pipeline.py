@@ -100,8 +100,7 @@ def execute(
     settings = settings_module.from_table(run.settings())
     paths = _locate(run, settings, data_folder)
     place = machine.pick_device(device or settings.train.device)
-    assert settings.train.threads is not None
-    machine.prepare(settings.train, place, settings.train.threads)
+    machine.prepare(settings.train, place, settings.train.threads or torch.get_num_threads())
     rows = split_rows(settings, paths)
     tokens = _tokenizer(run, settings, paths, rows, report)
     prepared = Prepared(settings, paths, rows, tokens, report)

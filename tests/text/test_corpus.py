@@ -7,7 +7,7 @@ import lzma
 import pytest
 
 from headswap.errors import DataError, HeadswapError, StorageError, UsageError
-from headswap.text import corpus, files
+from headswap.text import files
 from headswap.text.corpus import Reading, documents, labelled, texts
 
 
@@ -131,8 +131,3 @@ def test_a_very_long_line_is_refused_in_flat_memory(tmp_path, monkeypatch):
     path = write(tmp_path, "a.txt", "ok\n" + "x" * 5000)
     with pytest.raises(DataError, match="line 2: the line is longer"):
         list(documents([path]))
-
-
-def test_label_counts():
-    rows = [corpus.LabelledText("t", label) for label in "aab"]
-    assert corpus.label_counts(rows) == {"a": 2, "b": 1}

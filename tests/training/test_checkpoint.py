@@ -142,3 +142,19 @@ def test_hostile_text_files_are_refused_in_one_line(run, name):
             use()
         except Exception as error:
             assert "damaged" in str(error) or "not valid TOML" in str(error)
+
+
+def test_a_checkpoint_of_something_else_is_refused(saved):
+    model = causal_model(STACKS["classic"], 20)
+    optimizer = optim.make_optimizer(model, Plan(steps=1))
+    whole = (saved / checkpoint.STATE).read_text()
+    for content in ("[]", '{"nothing": 1}', "{", '{"step": 1, "extra": 2}'):
+        (saved / checkpoint.STATE).write_text(content)
+        with pytest.raises(DataError, match="not the state of a training"):
+            checkpoint.restore(saved, model, optimizer)
+    (saved / checkpoint.STATE).write_text(whole)
+    save_file({"heads.evil/exp_avg": torch.zeros(2)}, saved / checkpoint.OPTIMIZER)
+    with pytest.raises(DataError, match="belongs to no parameter"):
+        checkpoint.restore(saved, model, optimizer)
+    (saved.parent / "step-strange").mkdir()
+    assert checkpoint.latest(saved.parent, lambda line: None) is None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 from typing import NoReturn
 
@@ -71,6 +72,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _fail(StorageError(error.strerror or str(error), where=error.filename))
     except MemoryError:
         _fail(ResourceError("out of memory", fix="use a smaller batch or model"))
+    except Exception:
+        traceback.print_exc()
+        _fail(HeadswapError("this is a bug in Headswap", fix="please report the lines above"))
 
 
 def _fail(error: HeadswapError) -> NoReturn:

@@ -6,7 +6,6 @@ import csv
 import html
 import json
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -136,10 +135,6 @@ def split_by_blank_lines(path: Path) -> bool:
         if number >= PREVIEW_LINES:
             break
     return False
-
-
-def label_counts(rows: Sequence[LabelledText]) -> Counter[str]:
-    return Counter(row.label for row in rows)
 
 
 def _documents_of(path: Path, reading: Reading) -> Iterator[str]:

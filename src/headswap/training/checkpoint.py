@@ -141,11 +141,22 @@ def restore(
     if average is not None:
         for name, tensor in read_tensors(path / AVERAGE).items():
             average.tensors[name].copy_(tensor)
-    tensors = read_tensors(path / OPTIMIZER)
+    _restore_optimizer(read_tensors(path / OPTIMIZER), model, optimizer, path)
+    try:
+        return State(**json.loads((path / STATE).read_text("utf-8")))
+    except (OSError, ValueError, TypeError) as error:
+        raise DataError(f"not the state of a training ({error})", where=path / STATE) from error
+
+
+def _restore_optimizer(
+    tensors: Mapping[str, Tensor], model: Model, optimizer: torch.optim.Optimizer, path: Path
+) -> None:
     parameters = model.tensors()
     states: dict[str, dict[str, Tensor]] = {}
     for key, tensor in tensors.items():
         name, _, entry = key.rpartition("/")
+        if name not in parameters:
+            raise DataError(f"{key!r} belongs to no parameter", where=path / OPTIMIZER)
         states.setdefault(name, {})[entry] = tensor
     for name, entries in states.items():
         parameter = parameters[name]
@@ -153,7 +164,6 @@ def restore(
             # Step counters stay where the optimizer keeps them: a fused one, beside the weights.
             entries[entry] = tensor.to(parameter.device)
         optimizer.state[parameter] = entries
-    return State(**json.loads((path / STATE).read_text("utf-8")))
 
 
 def _optimizer_tensors(model: Model, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
@@ -168,7 +178,8 @@ def _optimizer_tensors(model: Model, optimizer: torch.optim.Optimizer) -> dict[s
 
 def _steps(folder: Path) -> list[Path]:
     """Committed checkpoints, newest first."""
-    return sorted(folder.glob("step-*"), key=_number, reverse=True)
+    committed = [path for path in folder.glob("step-*") if path.name[5:].isdecimal()]
+    return sorted(committed, key=_number, reverse=True)
 
 
 def _number(path: Path) -> int:

@@ -45,10 +45,8 @@ def prepare(plan: Plan, device: torch.device, threads: int) -> None:
     """Set what decides the exact bytes: thread count, algorithms."""
     torch.set_num_threads(threads)
     torch.use_deterministic_algorithms(plan.deterministic)
-    if device.type == "cuda":
-        torch.backends.cuda.matmul.allow_tf32 = not plan.deterministic
-        if plan.deterministic:
-            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    if device.type == "cuda" and plan.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 
 def compile_backbone(model: Model, warn: Callable[[str], None]) -> None:
