@@ -7,11 +7,12 @@ import subprocess
 import sys
 
 
-def headswap(*arguments: object) -> subprocess.CompletedProcess[str]:
+def headswap(*arguments: object, quiet: bool = True) -> subprocess.CompletedProcess[str]:
     """Run a command, printing it; stop at the first that fails."""
     command = [sys.executable, "-m", "headswap", *map(str, arguments)]
     print("$ headswap", shlex.join(command[3:]), flush=True)
-    done = subprocess.run(command, capture_output=True, text=True)
+    progress = subprocess.PIPE if quiet else None
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=progress, text=True)
     if done.returncode:
-        raise SystemExit(done.stderr)
+        raise SystemExit(done.stderr or done.returncode)
     return done

@@ -318,7 +318,7 @@ def test_a_loss_that_turns_infinite(headswap, corpus_file):
         *SMALL,
     )
     refused(result, 65, "infinite or not a number", "lower train.lr")
-    assert list(Path("new/checkpoints").glob("step-*"))
+    assert not Path("new").exists()  # nothing was saved yet, so the name is free again
 
 
 def test_a_full_disk(headswap, corpus_file, monkeypatch):

@@ -2,6 +2,9 @@
 
 import headswap
 
+found = headswap.transfer("reviews.csv", text="corpus.txt", out="runs/reviews-experiment")
+print(found["verdict"])
+
 base = headswap.train("causal", "corpus.txt", out="runs/base")
 model = headswap.train("classify", "reviews.csv", base="runs/base", out="runs/reviews")
 for prediction in model.predict(["What a book!"]):
@@ -15,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 from headswap.version import __version__
 
 if TYPE_CHECKING:
-    from headswap.api import load, resume, train
+    from headswap.api import load, resume, train, transfer
 
-__all__ = ["__version__", "load", "resume", "train"]
+__all__ = ["__version__", "load", "resume", "train", "transfer"]
 
 
 def __getattr__(name: str) -> Any:

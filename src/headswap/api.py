@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from headswap import config, pipeline
+from headswap import config, pipeline, use
 from headswap import settings as settings_module
+from headswap.experiment import conduct
+from headswap.experiment.design import REPORT, Design
 from headswap.progress import Reporter, Silent
 from headswap.run import Run
 from headswap.settings import Settings
 from headswap.text import files
+from headswap.text.corpus import Cleaning
 from headswap.types import Table
-from headswap.use import Trained
+from headswap.use import Loaded, Trained
 
 Paths = str | Path | Sequence[str | Path]
 
@@ -49,9 +53,64 @@ def resume(
     return Trained(done, device or "auto")
 
 
-def load(run: str | Path, *, device: str = "auto") -> Trained:
-    """A finished run, ready to predict, evaluate and generate."""
-    return Trained(Run.open(Path(run)), device)
+def load(run: str | Path, *, device: str = "auto") -> Loaded:
+    """A finished run, ready to predict and evaluate; a neural one also to generate, fill and
+    embed."""
+    return use.load(Run.open(Path(run)), device)
+
+
+def transfer(
+    table: Paths,
+    *,
+    out: str | Path,
+    text: Paths = (),
+    valid: Paths = (),
+    test: Paths = (),
+    bases: Sequence[str | Path] = (),
+    objectives: Sequence[str] = (),
+    via: Paths = (),
+    labels: Sequence[int] = (),
+    reach: Sequence[int] = (),
+    seeds: int = 5,
+    minutes: float = 60.0,
+    recipe: str | None = None,
+    changes: Sequence[str] = (),
+    base_changes: Sequence[str] = (),
+    clean: Sequence[Cleaning] = (),
+    probe: bool = True,
+    device: str = "auto",
+    workers: int | None = None,
+    report: Reporter | None = None,
+) -> Table:
+    """Run the whole transfer experiment; return what ``report.json`` holds."""
+    design = Design(
+        table=_names(table),
+        valid=_names(valid),
+        test=_names(test),
+        text=_names(text),
+        via=_names(via),
+        bases=_names(bases),
+        objectives=tuple(objectives),
+        labels=tuple(labels),
+        reach=tuple(reach),
+        seeds=seeds,
+        minutes=minutes,
+        recipe=recipe,
+        changes=tuple(changes),
+        base_changes=tuple(base_changes),
+        clean=tuple(clean),
+        probe=probe,
+        device=device,
+        workers=workers,
+    )
+    folder = conduct.start(design, Path(out), report or Silent())
+    return read_report(folder.path)
+
+
+def read_report(experiment: str | Path) -> Table:
+    """What a finished experiment found."""
+    found: Table = json.loads((Path(experiment) / REPORT).read_text("utf-8"))
+    return found
 
 
 def plan(
@@ -77,6 +136,11 @@ def plan(
     return settings_module.resolve(
         objective, recipe, [{"data": sources}, *tables], base=base_settings
     )
+
+
+def _names(paths: Paths) -> tuple[str, ...]:
+    given = [paths] if isinstance(paths, str | Path) else paths
+    return tuple(str(path) for path in given)
 
 
 def _paths(paths: Paths) -> list[str]:

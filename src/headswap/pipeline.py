@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
-from headswap import ledger, storage
+from headswap import ledger, predictions, storage
 from headswap import run as runs
 from headswap import settings as settings_module
 from headswap.errors import DataError, HeadswapError, Interrupted, StorageError, UsageError
@@ -79,7 +79,7 @@ def checked(settings: Settings) -> tuple[Settings, Table]:
     if data.base:
         base = Run.open(Path(data.base))
         base.check_finished()
-        data = dataclasses.replace(data, base=str(base.path.resolve()))
+        data = dataclasses.replace(data, base=base.reference)
         hashes["base"] = {"sha256": files.sha256([base.path / runs.WEIGHTS])}
     threads = plan.threads or torch.get_num_threads()
     plan = dataclasses.replace(plan, threads=threads)
@@ -97,6 +97,7 @@ def execute(
     if run.finished and storage.problem(run.path) is None:
         report.say(f"{run.path} is finished already")
         return run
+    began = time.monotonic()
     settings = settings_module.from_table(run.settings())
     paths = _locate(run, settings, data_folder)
     place = machine.pick_device(device or settings.train.device)
@@ -112,8 +113,15 @@ def execute(
         _fill(fresh, settings, tokens, report)
 
     state = train(model, objective, tokens, prepared.data, settings.train, run, report, initial)
-    summary = {"steps": state.step, "tokens": state.tokens, "best_step": state.best_step}
+    summary = {
+        "steps": state.step,
+        "tokens": state.tokens,
+        "best_step": state.best_step,
+        "parameters": sum(tensor.numel() for tensor in model.tensors().values()),
+        "flops": _flops(settings, tokens.size, state.tokens, state.step),
+    }
     _finish(run, settings, model, tokens, prepared, summary, report)
+    run.note_time("finished", seconds=round(time.monotonic() - began, 3))
     return run
 
 
@@ -174,7 +182,7 @@ def _make_tokenizer(
 ) -> tokenizer.SentencePieceTokenizer:
     plan, data = settings.tokenizer, settings.data
     if data.base:
-        return tokenizer.load(Path(data.base) / runs.TOKENIZER)
+        return tokenizer.load(Run.open(Path(data.base)).path / runs.TOKENIZER)
     if plan.model:
         pieces = None if plan.pieces is None else Path(plan.pieces)
         loaded = tokenizer.load_model(Path(plan.model), pieces)
@@ -261,7 +269,7 @@ def _finish(
         if isinstance(objective, Classify):
             assert result.logits_NC is not None
             truth = [example.label for example in examples]
-            lines[role] = prediction_lines(result.logits_NC, truth, objective.labels)
+            lines[role] = predictions.lines(result.logits_NC, truth, objective.labels)
         results[role] = scores(result, truth)
         told = "  ".join(f"{name} {value:.4f}" for name, value in results[role].items())
         report.say(f"{role}: {told}")
@@ -274,26 +282,16 @@ def _finish(
         staged_weights.replace(run.path / runs.WEIGHTS)
     storage.write(run.path / runs.SCORES, json.dumps(results, indent=1) + "\n")
     run.finish()
-    run.note_time("finished")
 
 
-def prediction_lines(logits_NC: np.ndarray, truth: Sequence[int], labels: Sequence[str]) -> str:
-    """One JSON line an example, in the order of the data."""
-    lines = []
-    for index, (row, right) in enumerate(zip(softmax(logits_NC), truth, strict=True)):
-        line = {
-            "index": index,
-            "label": labels[right],
-            "predicted": labels[int(row.argmax())],
-            "probabilities": dict(zip(labels, row.tolist(), strict=True)),
-        }
-        lines.append(json.dumps(line, ensure_ascii=False) + "\n")
-    return "".join(lines)
-
-
-def softmax(logits_NC: np.ndarray) -> np.ndarray:
-    shifted = np.exp(logits_NC.astype(np.float64) - logits_NC.max(-1, keepdims=True))
-    return np.asarray(shifted / shifted.sum(-1, keepdims=True))
+def _flops(settings: Settings, vocabulary: int, tokens: int, steps: int) -> float:
+    """What the training cost, from the structure; a frozen backbone is only read forwards."""
+    objective, stack = settings.objective, settings.model
+    length = min(stack.length, tokens / max(steps * settings.train.batch, 1))
+    a_token = ledger.flops_a_token(
+        stack, vocabulary, length, objective.scored, objective.visibility == "causal"
+    )
+    return tokens * a_token / (3 if settings.train.freeze == "backbone" else 1)
 
 
 def _tell_size(model: Model, settings: Settings, place: torch.device, report: Reporter) -> None:

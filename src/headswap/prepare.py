@@ -15,6 +15,7 @@ from headswap.progress import Reporter, size
 from headswap.randomness import derive
 from headswap.settings import DataPlan, Settings
 from headswap.text import corpus, files, shards
+from headswap.text.check import fingerprint
 from headswap.text.corpus import LabelledText
 from headswap.text.loader import (
     BucketLoader,
@@ -183,20 +184,23 @@ class Prepared:
 def hold_out(
     rows: Sequence[LabelledText], share: float, seed: int
 ) -> tuple[list[LabelledText], list[LabelledText]]:
-    """A stratified split by hash of the text, so that equal texts stay on one side."""
-    by_label: dict[str, dict[str, list[int]]] = {}
+    """A stratified split by hash of the text, so that equal texts stay on one side, whatever
+    their labels."""
+    groups: dict[int, list[int]] = {}
     for index, row in enumerate(rows):
-        groups = by_label.setdefault(row.label, {})
-        groups.setdefault(" ".join(row.text.lower().split()), []).append(index)
+        groups.setdefault(fingerprint(row.text), []).append(index)
+    by_label: dict[str, list[int]] = {}
+    for key, members in groups.items():
+        by_label.setdefault(rows[members[0]].label, []).append(key)
     away: set[int] = set()
-    for groups in by_label.values():
-        wanted = max(1, round(share * sum(map(len, groups.values())))) if len(groups) > 1 else 0
+    for keys in by_label.values():
+        wanted = max(1, round(share * sum(len(groups[key]) for key in keys)))
         taken = 0
-        for text in sorted(groups, key=lambda text: derive(seed, "hold out", text))[:-1]:
+        for key in sorted(keys, key=lambda key: derive(seed, "hold out", key))[:-1]:
             if taken >= wanted:
                 break
-            away.update(groups[text])
-            taken += len(groups[text])
+            away.update(groups[key])
+            taken += len(groups[key])
     kept = [row for index, row in enumerate(rows) if index not in away]
     return kept, [row for index, row in enumerate(rows) if index in away]
 
@@ -215,7 +219,7 @@ def with_labels(objective: Classify, data: DataPlan) -> Classify:
                     where=path,
                     fix="add training examples of it or take those rows out",
                 )
-    labels = tuple(sorted(found["train"], key=_label_order))
+    labels = tuple(sorted(found["train"], key=label_order))
     if len(labels) < 2:
         raise DataError(
             f"only one label, {labels[0]!r}", where=data.train[0], fix="give at least two classes"
@@ -228,7 +232,8 @@ def with_labels(objective: Classify, data: DataPlan) -> Classify:
     return dataclasses.replace(objective, labels=objective.labels or labels)
 
 
-def _label_order(label: str) -> tuple[int, float, str]:
+def label_order(label: str) -> tuple[int, float, str]:
+    """Numbers as numbers, before names."""
     try:
         return (0, float(label), label)
     except ValueError:

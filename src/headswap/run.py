@@ -9,6 +9,7 @@ checkpoints/        the last states, each with a manifest
 model.safetensors   the finished weights
 predictions/        one line an example, for validation and test
 scores.json         the final scores
+tested.json         the scores of a test set that was given after training
 manifest.json       written last: a run that has it is finished
 """
 
@@ -19,7 +20,7 @@ import platform
 import sys
 import time
 from collections.abc import Iterator
-from importlib import metadata
+from importlib import metadata, resources
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,7 @@ WEIGHTS, SCORES, TOKENIZER, PREDICTIONS, CHECKPOINTS = (
     "predictions",
     "checkpoints",
 )
+TESTED, VOCABULARY = "tested.json", "vocabulary.json"
 LIBRARIES = ("torch", "numpy", "sentencepiece", "safetensors")
 
 
@@ -68,10 +70,14 @@ class Run:
 
     @staticmethod
     def open(path: Path) -> Run:
+        """The run in a folder, or a base that comes with Headswap, by its name."""
         run = Run(path)
+        if str(path) in shipped() and not path.exists():
+            return Run(_bases() / path)
         if not run.exists():
             if not path.exists():
-                raise StorageError("no such run", where=path, fix="check the path")
+                known = f"check the path, or name one of {', '.join(shipped())}"
+                raise StorageError("no such run", where=path, fix=known)
             raise UsageError("not a run folder (no config.toml)", where=path)
         return run
 
@@ -85,11 +91,28 @@ class Run:
     def settings(self) -> Table:
         return config.read(self.path / CONFIG)
 
+    @property
+    def reference(self) -> str:
+        """How other runs name this one: a shipped base by its name, any other by its path."""
+        if self.path.parent == _bases():
+            return self.path.name
+        return str(self.path.resolve())
+
     def provenance(self) -> Table:
-        return self._json(PROVENANCE)
+        found = self._json(PROVENANCE)
+        if self.tested:
+            found["data"]["test"] = self._json(TESTED)["data"]
+        return found
 
     def scores(self) -> Table:
-        return self._json(SCORES)
+        found = self._json(SCORES)
+        if self.tested:
+            found["test"] = self._json(TESTED)["scores"]
+        return found
+
+    @property
+    def tested(self) -> bool:
+        return (self.path / TESTED).is_file()
 
     def metrics(self) -> Iterator[Table]:
         path = self.path / METRICS
@@ -113,16 +136,33 @@ class Run:
 
     def finish(self) -> None:
         """List all final files with their hashes; from here on the run is finished."""
-        names = [CONFIG, PROVENANCE, METRICS, WEIGHTS, SCORES]
-        names += [f"{TOKENIZER}/{path.name}" for path in (self.path / TOKENIZER).iterdir()]
-        names += [f"{PREDICTIONS}/{path.name}" for path in (self.path / PREDICTIONS).iterdir()]
+        files = (CONFIG, PROVENANCE, METRICS, WEIGHTS, SCORES, VOCABULARY, TESTED)
+        names = [name for name in files if (self.path / name).exists()]
+        for folder in (TOKENIZER, PREDICTIONS):
+            names += [f"{folder}/{path.name}" for path in (self.path / folder).glob("*")]
         storage.write_manifest(self.path, sorted(names))
+
+    def add_test(self, lines: str, scores: Table, data: Table) -> None:
+        """Add the predictions for a test set to a finished run. At any instant the run is
+        whole: with the test set or without it."""
+        storage.write(self.path / PREDICTIONS / "test.jsonl", lines)
+        table = {"data": data, "scores": scores}
+        storage.write(self.path / TESTED, json.dumps(table, indent=1) + "\n")
+        self.finish()
 
     def note_time(self, event: str, **facts: Any) -> None:
         """One line of the wall-clock log, which is kept apart from the results."""
         line = {"time": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "event": event, **facts}
         with storage.explained(self.path), (self.path / TIMING).open("a") as stream:
             stream.write(json.dumps(line) + "\n")
+
+    def seconds(self) -> float:
+        """How long the run took, as far as its clock tells."""
+        try:
+            lines = (self.path / TIMING).read_text("utf-8").splitlines()
+        except FileNotFoundError:
+            return 0.0
+        return float(sum(json.loads(line).get("seconds", 0.0) for line in lines))
 
     def _json(self, name: str) -> Table:
         try:
@@ -134,6 +174,15 @@ class Run:
         if not isinstance(content, dict):
             raise DataError("damaged (not a JSON object)", where=self.path / name)
         return content
+
+
+def shipped() -> list[str]:
+    """The names of the bases that come with Headswap."""
+    return sorted(path.parent.name for path in _bases().glob(f"*/{CONFIG}"))
+
+
+def _bases() -> Path:
+    return Path(str(resources.files("headswap") / "bases"))
 
 
 def provenance(data: Table) -> Table:

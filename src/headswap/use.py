@@ -10,37 +10,31 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from headswap import metrics, scoring
+from headswap import linear, metrics, predictions, scoring
 from headswap import run as runs
 from headswap.decoding.stepper import Stepper, prompt_ids
 from headswap.decoding.strategies import Sampling, extend
-from headswap.errors import DataError, UsageError
+from headswap.errors import UsageError
+from headswap.linear import LinearTrained
 from headswap.nn.heads import pool
 from headswap.nn.spec import Pool
 from headswap.nn.visibility import Inputs, Visibility
 from headswap.objectives import Causal, Classify, Masked
 from headswap.objectives.base import pad_rows
 from headswap.objectives.language import HEAD
-from headswap.pipeline import load_model, softmax
+from headswap.pipeline import load_model
+from headswap.predictions import Prediction
 from headswap.run import Run
 from headswap.text import corpus, tokenizer
 from headswap.text.corpus import Reading
 from headswap.text.loader import Labelled, Window, by_length
 from headswap.training import machine
-from headswap.training.evaluate import evaluate, scores
+from headswap.training.evaluate import evaluate
 from headswap.types import Ids, Table
 
 TEXTS_AT_ONCE = 2_048
 PAIRS_AT_ONCE = 2_000
 BATCH = 64
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """A label by name, and the probability of every label."""
-
-    label: str
-    probabilities: dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -61,12 +55,21 @@ class Trained:
 
     def predict(self, texts: Iterable[str]) -> Iterator[Prediction]:
         """The label of each text, in order, reading only a few thousand ahead."""
-        objective = self._classifier()
-        for some in groups(map(self._cleaned, texts), TEXTS_AT_ONCE):
-            examples = [Labelled(ids, 0) for ids in self.tokens.encode(some)]
-            for row in softmax(self._logits(examples)):
-                chances = dict(zip(objective.labels, row.tolist(), strict=True))
-                yield Prediction(objective.labels[int(row.argmax())], chances)
+        labels = self.labels
+        for some in groups(texts, TEXTS_AT_ONCE):
+            for row in predictions.softmax(self.logits(some)):
+                chances = dict(zip(labels, row.tolist(), strict=True))
+                yield Prediction(labels[int(row.argmax())], chances)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return self._classifier().labels
+
+    def logits(self, texts: Sequence[str]) -> np.ndarray:
+        """A score for every text and label."""
+        self._classifier()
+        encoded = self.tokens.encode([self._cleaned(text) for text in texts])
+        return self._logits([Labelled(ids, 0) for ids in encoded])
 
     def evaluate(self, paths: Sequence[Path], reading: Reading = Reading()) -> Table:
         """Accuracy and macro-F1 of a classifier; of a language model its loss and bits per
@@ -164,24 +167,9 @@ class Trained:
         return rows, found
 
     def _evaluate_labels(self, paths: Sequence[Path], reading: Reading) -> Table:
-        objective = self._classifier()
-        numbers = {label: number for number, label in enumerate(objective.labels)}
-        rows = [row for path in paths for row in corpus.labelled(path, reading)]
-        for row in rows:
-            if row.label not in numbers:
-                raise DataError(
-                    f"the label {row.label!r} is unknown to the run "
-                    f"(it knows {', '.join(objective.labels)})",
-                    where=paths[0],
-                    fix="take those rows out",
-                )
-        encoded = self.tokens.encode([row.text for row in rows])
-        examples = [
-            Labelled(ids, numbers[row.label]) for ids, row in zip(encoded, rows, strict=True)
-        ]
-        result = evaluate(self.model, objective, examples, self.tokens, BATCH, torch.float32)
-        truth = [example.label for example in examples]
-        return {"texts": len(rows), **scores(result, truth)}
+        rows, truth = corpus.labelled_as(paths, reading, self._classifier().labels)
+        examples = [Labelled(ids, 0) for ids in self.tokens.encode([row.text for row in rows])]
+        return {"texts": len(rows), **predictions.scores(self._logits(examples), truth)}
 
     def _evaluate_pairs(self, paths: Sequence[Path]) -> Table:
         """The share of pairs whose good sentence is likelier: by the chain rule for a causal
@@ -242,6 +230,17 @@ class Trained:
     def _cut(ids: Ids, length: int) -> Iterator[Window]:
         for start in range(0, len(ids) - 1, length):
             yield Window(ids[start : start + length + 1])
+
+
+Loaded = Trained | LinearTrained
+
+
+def load(run: Run, device: str = "auto") -> Loaded:
+    """A finished run, neural or linear, ready to use."""
+    run.check_finished()
+    if run.settings().get("objective") == linear.NAME:
+        return LinearTrained(run)
+    return Trained(run, device)
 
 
 def groups(texts: Iterable[str], size: int) -> Iterator[list[str]]:

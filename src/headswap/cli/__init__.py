@@ -13,7 +13,7 @@ from typing import NoReturn
 
 from cyclopts import App, CycloptsError
 
-from headswap.cli import looking, training, using
+from headswap.cli import experiment, looking, training, using
 from headswap.errors import (
     HeadswapError,
     Interrupted,
@@ -27,8 +27,10 @@ app = App(
     name="headswap",
     help=(
         "Pretrain a small Transformer on your own text, swap its head, fine-tune it on a few "
-        "labels.\n\n"
-        "A first session:\n\n"
+        "labels, and learn what pretraining bought you.\n\n"
+        "The whole experiment:\n\n"
+        "    headswap transfer reviews.csv --text corpus.txt\n\n"
+        "Step by step:\n\n"
         "    headswap train causal corpus.txt --out runs/base\n\n"
         "    headswap train classify reviews.csv --from runs/base --out runs/reviews\n\n"
         "    headswap predict runs/reviews new.txt"
@@ -38,6 +40,8 @@ app = App(
     help_format="plaintext",
 )
 for command in (
+    experiment.transfer,
+    experiment.report,
     training.train,
     training.resume,
     using.predict,

@@ -125,13 +125,14 @@ def recipes(*, as_json: Json = False) -> None:
 
 
 def demo(*, out: Path = Path("runs/demo")) -> None:
-    """Run the whole path on real film reviews: a base, then scratch beside pretrained.
+    """Run the whole experiment on real film reviews in a few minutes, and write its report.
 
     Parameters
     ----------
     out
-        Where the runs go. A demo that was stopped goes on from there.
+        Where it goes. A demo that was stopped goes on from there.
     """
     from headswap import demo as example
+    from headswap.experiment.design import PAGE
 
-    print(example.summary(example.demo(out, reporter())))
+    print(example.demo(out, reporter()).path / PAGE)

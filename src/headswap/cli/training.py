@@ -69,8 +69,8 @@ def train(
     out
         The run folder to make. It holds everything: settings, weights, metrics, predictions.
     base
-        A finished run whose backbone is kept and whose head is swapped. Without it, training
-        starts from random weights.
+        A finished run whose backbone is kept and whose head is swapped, or english-small, the
+        base that comes with Headswap. Without it, training starts from random weights.
     recipe
         A named starting point (see `headswap recipes`) or a .toml file; the base's own, or
         tiny.
@@ -136,20 +136,28 @@ def train(
 
 
 def resume(run: Path, /, *, data: Path | None = None, device: str | None = None) -> None:
-    """Go on with a run that was stopped, killed or copied from another machine.
+    """Go on with a run or an experiment that was stopped, killed or copied from another
+    machine.
 
     Parameters
     ----------
     run
-        The run folder.
+        The folder of the run or the experiment.
     data
         A folder that holds the run's data files, when they are not where they were.
     device
         Where to compute, when not where the run began: auto, cpu, cuda, cuda:N.
     """
     from headswap import pipeline
+    from headswap.experiment import conduct
+    from headswap.experiment.design import Folder
     from headswap.run import Run
 
+    if Folder(run).exists():
+        if data is not None or device is not None:
+            raise UsageError("an experiment has its own data and device", where=run)
+        print(conduct.conduct(Folder(run), reporter()).path / "report.html")
+        return
     pipeline.execute(Run.open(run), reporter(), device, data)
     print(run)
 
@@ -167,10 +175,10 @@ def _resolved(path: Path | None) -> str | None:
 
 
 def _check_same_tokenizer(base: Path, model: Path, pieces: Path | None) -> None:
-    from headswap.run import TOKENIZER
+    from headswap.run import TOKENIZER, Run
     from headswap.text import tokenizer
 
-    ours = tokenizer.load(base / TOKENIZER)
+    ours = tokenizer.load(Run.open(base).path / TOKENIZER)
     if tokenizer.load_model(model, pieces).fingerprint != ours.fingerprint:
         raise UsageError(
             f"the base was made with another tokenizer than {model}",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
@@ -17,6 +17,9 @@ from headswap.cli.options import (
     TextColumn,
 )
 from headswap.errors import UsageError
+
+if TYPE_CHECKING:
+    from headswap.use import Trained
 
 
 def predict(
@@ -136,14 +139,13 @@ def generate(
     seed
         Another seed draws another text.
     """
-    from headswap import api
     from headswap.decoding.strategies import Sampling
     from headswap.text import files
 
     if temperature == 0 and (top_k is not None or top_p is not None):
         raise UsageError("--top-k and --top-p need a --temperature above 0")
     sampling = Sampling(temperature, top_k, top_p, seed)
-    trained = api.load(run, device=device)
+    trained = _neural(run, device, "generate")
     for text in trained.generate(prompts or list(files.standard_input()), length, sampling):
         print(text)
 
@@ -166,11 +168,10 @@ def fill(
     most
         How many candidates for each mask.
     """
-    from headswap import api
 
     if most < 1:
         raise UsageError(f"cannot show {most} candidates", fix="ask for 1 or more")
-    trained = api.load(run, device=device)
+    trained = _neural(run, device, "fill masks")
     for text in texts:
         masks = trained.fill(text, most)
         if as_json:
@@ -208,11 +209,10 @@ def embed(
     tokens
         Write the vector of every token instead; needs a .jsonl file.
     """
-    from headswap import api
     from headswap.text import corpus, output
 
     output.check_vectors(out, tokens)
-    trained = api.load(run, device=device)
+    trained = _neural(run, device, "embed texts")
     texts = corpus.texts(source, corpus.Reading("line", text_column))
     if tokens:
         rows = (
@@ -223,3 +223,13 @@ def embed(
     else:
         count = output.write_vectors(out, trained.embed(texts, pool))
     print(f"{count:,} texts in {out}")
+
+
+def _neural(run: Path, device: str, verb: str) -> Trained:
+    from headswap import api
+    from headswap.linear import LinearTrained
+
+    loaded = api.load(run, device=device)
+    if isinstance(loaded, LinearTrained):
+        raise UsageError(f"a linear run cannot {verb}", where=run, fix="use a neural run")
+    return loaded

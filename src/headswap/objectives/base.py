@@ -100,6 +100,10 @@ class Objective(Protocol):
     specials: ClassVar[tuple[str, ...]]
 
     @property
+    def scored(self) -> float:
+        """The share of positions at which the whole vocabulary is scored: what it costs."""
+
+    @property
     def visibility(self) -> Rule:
         """What a classifier built on this objective's base should see."""
 

@@ -31,6 +31,10 @@ class Causal:
     specials: ClassVar[tuple[str, ...]] = ()
 
     @property
+    def scored(self) -> float:
+        return 1.0
+
+    @property
     def visibility(self) -> Rule:
         return "causal"
 

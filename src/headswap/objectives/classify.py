@@ -64,6 +64,10 @@ class Classify:
                 raise UsageError(f"classify.{name} must be in [0, 1), not {getattr(self, name)}")
 
     @property
+    def scored(self) -> float:
+        return 0.0
+
+    @property
     def visibility(self) -> Rule:
         return self.sees
 

@@ -41,6 +41,10 @@ class Hybrid:
             raise UsageError(f"hybrid.masked_share must be from 0 to 1, not {self.masked_share}")
 
     @property
+    def scored(self) -> float:
+        return self.masked_share * self.masked.rate + 1 - self.masked_share
+
+    @property
     def visibility(self) -> Rule:
         return "full"
 

@@ -56,6 +56,10 @@ class Masked:
             raise UsageError("masked.keep and masked.random are shares that add up to at most 1")
 
     @property
+    def scored(self) -> float:
+        return self.rate
+
+    @property
     def visibility(self) -> Rule:
         return "full"
 

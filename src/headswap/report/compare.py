@@ -11,13 +11,15 @@ from typing import Any, Literal
 
 import numpy as np
 
-from headswap import metrics
-from headswap.errors import DataError, StorageError, UsageError
+from headswap import metrics, predictions
+from headswap.errors import UsageError
+from headswap.predictions import Predictions
 from headswap.report import stats
-from headswap.run import PREDICTIONS, Run
+from headswap.run import Run
 from headswap.types import Table
 
 Split = Literal["test", "valid"]
+LINEAR = "linear"
 SAME = {
     "train.steps": "budget",
     "train.epochs": "budget",
@@ -31,28 +33,12 @@ SAME = {
 
 @dataclass(frozen=True)
 class Scored:
-    """One run's predictions: for each text, whether it was right and how sure it was."""
+    """One run and its predictions."""
 
     run: Path
     seed: int
     settings: Table
-    truth: list[str]
-    predicted: list[str]
-    confidence: np.ndarray
-
-    @property
-    def right_N(self) -> np.ndarray:
-        return np.array([a == b for a, b in zip(self.truth, self.predicted, strict=True)], float)
-
-    def macro_f1(self) -> float:
-        names = sorted({*self.truth, *self.predicted})
-        numbers = {name: number for number, name in enumerate(names)}
-        table = metrics.confusion(
-            [numbers[name] for name in self.truth],
-            [numbers[name] for name in self.predicted],
-            len(names),
-        )
-        return metrics.macro_f1(table)
+    said: Predictions
 
 
 @dataclass(frozen=True)
@@ -64,7 +50,7 @@ class Arm:
 
     @property
     def right_SN(self) -> np.ndarray:
-        return np.stack([run.right_N for run in self.runs])
+        return np.stack([run.said.right_N for run in self.runs])
 
 
 def compare(paths: Sequence[Path], split: Split = "test", why: str | None = None) -> Table:
@@ -86,7 +72,7 @@ def compare(paths: Sequence[Path], split: Split = "test", why: str | None = None
             row["over_texts"]["p_holm"] = p
     return {
         "split": split,
-        "texts": len(first.runs[0].truth),
+        "texts": len(first.runs[0].said.truth_N),
         "why": why,
         "arms": [_summary(arm) for arm in arms],
         "differences": against,
@@ -97,25 +83,8 @@ def read(path: Path, split: Split) -> Scored:
     """A finished run's predictions for a split."""
     run = Run.open(path)
     run.check_finished()
-    source = path / PREDICTIONS / f"{split}.jsonl"
-    try:
-        lines = [json.loads(line) for line in source.read_text("utf-8").splitlines()]
-        return Scored(
-            path,
-            run.settings()["train"]["seed"],
-            {**run.settings(), "hashes": run.provenance()["data"]},
-            [line["label"] for line in lines],
-            [line["predicted"] for line in lines],
-            np.array([max(line["probabilities"].values()) for line in lines]),
-        )
-    except FileNotFoundError as error:
-        raise StorageError(
-            f"the run has no {split} predictions",
-            where=path,
-            fix=f"train it with --{split}, or compare another --split",
-        ) from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise DataError(f"damaged predictions ({error})", where=source) from error
+    settings = {**run.settings(), "hashes": run.provenance()["data"]}
+    return Scored(path, settings["train"]["seed"], settings, predictions.read(run, split))
 
 
 def _check_comparable(runs: Sequence[Scored], split: Split, why: str | None) -> None:
@@ -123,11 +92,13 @@ def _check_comparable(runs: Sequence[Scored], split: Split, why: str | None) -> 
     for run in runs[1:]:
         # Where a split was held out, the labels in order are all there is to compare.
         ours, theirs = (r.settings["hashes"].get(split) for r in (first, run))
-        if ours != theirs or first.truth != run.truth:
+        if ours != theirs or _truth(first) != _truth(run):
             raise UsageError(
                 f"{first.run} and {run.run} were scored on different {split} data",
                 fix=f"train both with the same --{split}",
             )
+        if LINEAR in (first.settings["objective"], run.settings["objective"]):
+            continue  # a linear model has no training budget, and one rule of selection
         for key, what in SAME.items():
             section, name = key.split(".")
             one, two = (r.settings[section].get(name) for r in (first, run))
@@ -151,6 +122,10 @@ def _arms(runs: Sequence[Scored]) -> Iterator[Arm]:
         yield Arm(name if len(group) > 1 else group[0].run.name, sorted(group, key=_seed))
 
 
+def _truth(run: Scored) -> list[str]:
+    return [run.said.labels[number] for number in run.said.truth_N]
+
+
 def _seed(run: Scored) -> int:
     return run.seed
 
@@ -165,9 +140,14 @@ def _summary(arm: Arm) -> Table:
         "accuracy_by_seed": by_seed.tolist(),
         "accuracy_over_seeds": _bounds(stats.over_seeds(by_seed.tolist())),
         "accuracy_over_texts": _bounds(stats.mean_over_texts(right_SN)),
-        "macro_f1": float(np.mean([run.macro_f1() for run in arm.runs])),
+        "macro_f1": float(np.mean([metrics.macro_f1(run.said.confusion()) for run in arm.runs])),
         "calibration_error": float(
-            np.mean([stats.calibration_error(run.confidence, run.right_N) for run in arm.runs])
+            np.mean(
+                [
+                    stats.calibration_error(run.said.confidence_N, run.said.right_N)
+                    for run in arm.runs
+                ]
+            )
         ),
     }
 
@@ -177,7 +157,7 @@ def _difference(one: Arm, two: Arm) -> Table:
     ours = {run.seed: run for run in one.runs}
     theirs = {run.seed: run for run in two.runs}
     shared = sorted(ours.keys() & theirs.keys())
-    gains = [float(theirs[s].right_N.mean() - ours[s].right_N.mean()) for s in shared]
+    gains = [float(theirs[s].said.right_N.mean() - ours[s].said.right_N.mean()) for s in shared]
     over_seeds = stats.over_seeds(gains)
     return {
         "from": one.name,

@@ -11,11 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
+from scipy import optimize, stats
 
 from headswap.randomness import generator
 
 RESAMPLES = 10_000
+WORTH_RESAMPLES = 2_000
 LEVEL = 0.95
 
 
@@ -85,6 +86,81 @@ def calibration_error(confidence: np.ndarray, right: np.ndarray, bins: int = 15)
         if len(part)
     ]
     return float(sum(gaps) / max(len(order), 1))
+
+
+def temperature(chances_NC: np.ndarray, truth_N: np.ndarray) -> float:
+    """The divisor of the log-probabilities that fits them best (Guo et al. 2017)."""
+    logs_NC = np.log(np.maximum(chances_NC, 1e-12))
+    places = np.arange(len(truth_N))
+
+    def loss(log_scale: float) -> float:
+        scaled = logs_NC / np.exp(log_scale)
+        top = scaled.max(1)
+        normal = np.log(np.exp(scaled - top[:, None]).sum(1)) + top
+        return float((normal - scaled[places, truth_N]).mean())
+
+    found = optimize.minimize_scalar(loss, bounds=(-3.0, 3.0), method="bounded")
+    return float(np.exp(found.x))
+
+
+def tempered(chances_NC: np.ndarray, scale: float) -> np.ndarray:
+    """Probabilities at a temperature."""
+    powers = np.maximum(chances_NC, 1e-12) ** (1 / scale)
+    return np.asarray(powers / powers.sum(1, keepdims=True))
+
+
+@dataclass(frozen=True)
+class Worth:
+    """A number of labels with its 95% interval over texts. None for a bound means more than
+    the curve has; a value at the curve's beginning means that or fewer."""
+
+    value: float | None
+    low: float | None
+    high: float | None
+
+
+def worth_in_labels(
+    sizes: Sequence[int], curve_KN: np.ndarray, target_N: np.ndarray, seed: int = 0
+) -> Worth:
+    """How many labels one arm needs to be as accurate as another is on the same texts.
+
+    ``curve_KN`` has a row for each size: for each text, the share of seeds that were right.
+    The curve is made monotone and read between its sizes on a logarithmic scale; texts are
+    resampled, with all rows together, for the interval.
+    """
+    count = curve_KN.shape[1]
+    both_MN = np.concatenate([curve_KN, target_N[None]])
+    draw = generator(seed, "worth")
+    drawn_RN = draw.multinomial(count, np.full(count, 1 / count), size=WORTH_RESAMPLES)
+    means_RM = drawn_RN @ both_MN.T / count
+    found = [_crossing(sizes, row[:-1], row[-1]) for row in means_RM]
+    point = _crossing(sizes, curve_KN.mean(1), target_N.mean())
+    low, high = np.quantile(found, [0.5 - LEVEL / 2, 0.5 + LEVEL / 2], method="nearest")
+    return Worth(*(None if np.isinf(value) else float(value) for value in (point, low, high)))
+
+
+def _crossing(sizes: Sequence[int], means: np.ndarray, target: float) -> float:
+    """Where a monotone curve first reaches the target; infinity where it does not."""
+    rising = _monotone(means)
+    if target <= rising[0]:
+        return float(sizes[0])
+    if target > rising[-1]:
+        return float("inf")
+    above = int(np.argmax(rising >= target))
+    share = (target - rising[above - 1]) / (rising[above] - rising[above - 1])
+    logs = np.log(sizes)
+    return float(np.exp(logs[above - 1] + share * (logs[above] - logs[above - 1])))
+
+
+def _monotone(values: np.ndarray) -> np.ndarray:
+    """The nearest curve that never falls (pool adjacent violators)."""
+    blocks: list[tuple[float, int]] = []
+    for value in values.tolist():
+        blocks.append((value, 1))
+        while len(blocks) > 1 and blocks[-2][0] > blocks[-1][0]:
+            (one, m), (two, n) = blocks[-2], blocks[-1]
+            blocks[-2:] = [((m * one + n * two) / (m + n), m + n)]
+    return np.concatenate([np.full(n, value) for value, n in blocks])
 
 
 def _bootstrap_means(values_N: np.ndarray, seed: int) -> np.ndarray:

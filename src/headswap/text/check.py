@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,6 +19,7 @@ import numpy as np
 from headswap.errors import UsageError
 from headswap.text import corpus, files
 from headswap.text.corpus import Reading
+from headswap.text.tokenizer import TOKENS_A_WORD
 from headswap.types import Table
 
 SHOWN_ROWS, SHOWN_LABELS = 5, 10
@@ -27,7 +28,6 @@ HTML = re.compile(r"</?[a-zA-Z][^<>]{0,200}>|&(?:[a-z]{2,8}|#\d{2,6});")
 DAMAGE = re.compile("\ufffd|Ã[\u0080-\u00bf©¨§ª]|â€[™œ\u009d]|Â[\u0080-\u00bf]")
 RUN, SAMPLED, SKETCH, BANDS = 24, 8, 16, 6
 NEAR = 0.7
-TOKENS_A_WORD = 1.4
 LEAKS = (
     ("text", "test"),
     ("train", "test"),
@@ -63,7 +63,6 @@ class Split:
     empty: int = 0
     html: int = 0
     damaged: int = 0
-    missing_labels: int = 0
     languages: Counter[str] = field(default_factory=Counter)
 
 
@@ -89,7 +88,21 @@ def check(
     ``sources`` maps train, valid, test (labelled tables) and text (unlabelled files) to
     files; ``length`` is the number of tokens a model reads, to say what truncation loses.
     """
-    splits = {role: _read(paths, role, reading) for role, paths in sources.items() if paths}
+    return examine(
+        {
+            role: texts(paths, reading) if role == "text" else _rows(paths, reading)
+            for role, paths in sources.items()
+            if paths
+        },
+        length,
+    )
+
+
+def examine(
+    streams: Mapping[str, Iterable[tuple[str, str | None]]], length: int | None = None
+) -> Table:
+    """The check itself, of texts with their labels by role."""
+    splits = {role: _read(stream) for role, stream in streams.items()}
     findings = [*_labels(splits), *_duplicates(splits), *_surface(splits)]
     if length is not None:
         findings += _truncation(splits, length)
@@ -100,13 +113,13 @@ def check(
     }
 
 
-def _read(paths: Sequence[Path], role: str, reading: Reading) -> Split:
+def _read(stream: Iterable[tuple[str, str | None]]) -> Split:
     split = Split()
-    for text, label in _texts(paths, role, reading, split):
-        letters = NOISE.sub("", text.lower())
+    for text, label in stream:
+        letters = _letters(text)
         split.texts += 1
         split.words.append(text.count(" ") + 1)
-        split.keys.append(int.from_bytes(hashlib.blake2b(letters.encode(), digest_size=8).digest()))
+        split.keys.append(fingerprint(text))
         split.labels.append(label)
         split.sketches.append(sketch(letters))
         split.empty += not letters
@@ -116,15 +129,23 @@ def _read(paths: Sequence[Path], role: str, reading: Reading) -> Split:
     return split
 
 
-def _texts(
-    paths: Sequence[Path], role: str, reading: Reading, split: Split
-) -> Iterator[tuple[str, str | None]]:
+def texts(paths: Sequence[Path], reading: Reading) -> Iterator[tuple[str, None]]:
+    """Unlabelled texts, as ``examine`` takes them."""
+    return ((text, None) for path in paths for text in corpus.documents([path], reading))
+
+
+def fingerprint(text: str) -> int:
+    """Equal for texts that differ in case, spacing and punctuation at most."""
+    return int.from_bytes(hashlib.blake2b(_letters(text).encode(), digest_size=8).digest())
+
+
+def _letters(text: str) -> str:
+    return NOISE.sub("", text.lower())
+
+
+def _rows(paths: Sequence[Path], reading: Reading) -> Iterator[tuple[str, str | None]]:
     for path in paths:
-        if role == "text":
-            yield from ((text, None) for text in corpus.documents([path], reading))
-            continue
         for row in corpus.labelled(path, reading, missing_ok=True):
-            split.missing_labels += row.label == ""
             yield row.text, row.label or None
 
 
@@ -210,8 +231,8 @@ def _labels(splits: dict[str, Split]) -> Iterator[Finding]:
         if role == "text":
             continue
         counts = Counter(label for label in split.labels if label is not None)
-        if split.missing_labels:
-            yield Finding(f"{role}: rows without a label", split.missing_labels)
+        if missing := sum(label is None for label in split.labels):
+            yield Finding(f"{role}: rows without a label", missing)
         if role == "train" and len(counts) < 2:
             only = next(iter(counts), "none")
             yield Finding(f"train: a single class ({only})", split.texts, fatal=True)

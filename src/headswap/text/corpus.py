@@ -97,6 +97,22 @@ def labelled(
         raise DataError("no labelled rows in it", where=path, fix="give a file with rows")
 
 
+def labelled_as(
+    paths: Sequence[Path], reading: Reading, labels: Sequence[str]
+) -> tuple[list[LabelledText], list[int]]:
+    """The rows of labelled files and the numbers of their labels; strange ones are refused."""
+    numbers = {label: number for number, label in enumerate(labels)}
+    rows = [row for path in paths for row in labelled(path, reading)]
+    for row in rows:
+        if row.label not in numbers:
+            raise DataError(
+                f"the label {row.label!r} is unknown to the run (it knows {', '.join(labels)})",
+                where=paths[0],
+                fix="take those rows out",
+            )
+    return rows, [numbers[row.label] for row in rows]
+
+
 @dataclass(frozen=True)
 class MinimalPair:
     """Two sentences that differ in one point, one of them wrong (BLiMP's format)."""

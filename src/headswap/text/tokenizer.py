@@ -30,6 +30,7 @@ PAD, BOS, EOS, UNK, MASK, SEP = "<pad>", "<s>", "</s>", "<unk>", "<mask>", "<sep
 SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
 COURSE_SPECIALS = (BOS, PAD, EOS, UNK)
 TRAINER_THREADS = 4
+TOKENS_A_WORD = 1.4  # of a usual text, to plan with before there is a tokenizer
 SMALLEST = 263
 LONGEST_SENTENCE = 4_000
 MODEL_FILE, META_FILE = "sentencepiece.model", "tokenizer.json"
@@ -171,7 +172,10 @@ def load(folder: Path) -> SentencePieceTokenizer:
 
 
 def load_model(model: Path, pieces: Path | None = None) -> SentencePieceTokenizer:
-    """An existing sentencepiece ``.model``, with the dictionary that numbers its pieces."""
+    """An existing sentencepiece ``.model``, with the dictionary that numbers its pieces, or
+    a run's tokenizer folder."""
+    if model.is_dir():
+        return load(model)
     try:
         content = model.read_bytes()
     except OSError as error:

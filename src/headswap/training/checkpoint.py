@@ -4,6 +4,7 @@ checkpoints/step-00000120/
     model.safetensors      every parameter once
     optimizer.safetensors  the optimizer's tensors by parameter name
     average.safetensors    the weights' moving average, where one is kept
+    best.safetensors       the best weights so far, where they are kept and not the last
     state.json             step, best, sums since the last log line
     manifest.json          sizes and SHA-256 sums
 """
@@ -26,10 +27,11 @@ from headswap.errors import DataError
 from headswap.nn.model import Model
 from headswap.training.optim import Average
 
-MODEL, OPTIMIZER, AVERAGE, STATE = (
+MODEL, OPTIMIZER, AVERAGE, BEST, STATE = (
     "model.safetensors",
     "optimizer.safetensors",
     "average.safetensors",
+    "best.safetensors",
     "state.json",
 )
 KEEP_LAST = 2
@@ -100,6 +102,7 @@ def save(
     optimizer: torch.optim.Optimizer,
     state: State,
     average: Average | None = None,
+    best: Mapping[str, Tensor] | None = None,
 ) -> Path:
     """Commit the state of a training; drop checkpoints that are no longer needed."""
     target = folder / f"step-{state.step:08d}"
@@ -108,16 +111,24 @@ def save(
         save_file(_optimizer_tensors(model, optimizer), staged / OPTIMIZER)
         if average is not None:
             save_file({k: v.cpu() for k, v in average.tensors.items()}, staged / AVERAGE)
+        if best is not None and state.best_step != state.step:
+            save_file({k: v.cpu().contiguous() for k, v in best.items()}, staged / BEST)
         (staged / STATE).write_text(json.dumps(asdict(state)) + "\n", "utf-8")
-    prune(folder, state, KEEP_LAST)
+    prune(folder, KEEP_LAST)
     return target
 
 
-def prune(folder: Path, state: State, last: int = 1) -> None:
-    """Delete all checkpoints but the best and the last few."""
+def prune(folder: Path, last: int = 1) -> None:
+    """Delete all checkpoints but the last few."""
     for old in _steps(folder)[last:]:
-        if _number(old) != state.best_step:
-            storage.remove(old)
+        storage.remove(old)
+
+
+def best_weights(path: Path, state: State, average: Average | None) -> dict[str, Tensor] | None:
+    """The best weights that a checkpoint knows of: its own, or those kept beside them."""
+    if state.best_step != state.step:
+        return read_tensors(path / BEST) if (path / BEST).exists() else None
+    return read_tensors(path / (MODEL if average is None else AVERAGE))
 
 
 def latest(folder: Path, warn: Callable[[str], None]) -> Path | None:

@@ -33,6 +33,8 @@ from headswap.training.evaluate import Evaluation, autocast, evaluate, scores
 from headswap.training.plan import Plan, rate
 from headswap.training.signals import stop_signals
 
+SAVE_SECONDS = 20.0
+
 
 @dataclass(frozen=True)
 class Data:
@@ -82,6 +84,7 @@ class _Training:
             report.warn(note)
         self.optimizer = optim.make_optimizer(model, plan)
         self.average: optim.Average | None = None
+        self.best: dict[str, torch.Tensor] | None = None
         self.board = _board(run, plan)
         self.total = plan.total_steps(data.train.batches, data.tokens_a_step)
         self.every = plan.evaluate_every or data.train.batches
@@ -106,9 +109,9 @@ class _Training:
         if newest is None:
             self._forget_metrics_after(0)
             self._evaluate()
-            self._save()
         else:
             self.state = checkpoint.restore(newest, self.model, self.optimizer, self.average)
+            self.best = checkpoint.best_weights(newest, self.state, self.average)
             self.sums = {
                 name: torch.tensor(value, dtype=torch.float64, device=self.model.device)
                 for name, value in self.state.sums.items()
@@ -138,8 +141,9 @@ class _Training:
                 self._log()
             if due:
                 self._evaluate()
-            late = time.monotonic() - saved > 60 * self.plan.save_minutes
-            if due or late or stop.is_set():
+            since = time.monotonic() - saved
+            late = since > 60 * self.plan.save_minutes or (due and since > SAVE_SECONDS)
+            if late or stop.is_set() or self._done():
                 self._save()
                 saved = time.monotonic()
             if stop.is_set() and not self._done():
@@ -226,7 +230,7 @@ class _Training:
         raise DataError(
             f"the loss became infinite or not a number by step {self.state.step + 1}",
             fix=f"lower train.lr (now {self.plan.lr:g}) or train.clip (now {self.plan.clip:g}) "
-            "and train again; the last good checkpoint is kept",
+            "and train again; checkpoints from before are kept",
         )
 
     def _log(self) -> None:
@@ -289,6 +293,9 @@ class _Training:
         )
         if better:
             state.best_step, state.best_value, state.stale = state.step, value, 0
+            if self.plan.keep == "best":
+                source = self.average.tensors if self.average else self.model.tensors()
+                self.best = {name: tensor.detach().clone() for name, tensor in source.items()}
         elif state.step:
             state.stale += 1
             patience = self.plan.patience
@@ -296,24 +303,20 @@ class _Training:
 
     def _choose(self) -> None:
         """Leave the weights that the plan keeps in the model."""
-        best = self.state.best_step
-        if self.plan.keep == "best" and best is not None and best != self.state.step:
-            path = self.folder / f"step-{best:08d}"
-            wrong = storage.problem(path)
-            if wrong:
-                raise DataError(f"the best checkpoint is damaged ({wrong})", where=path)
-            checkpoint.load_weights(self.model, path / self._chosen_file())
+        if self.plan.keep == "best" and self.best is not None:
+            with torch.no_grad():
+                for name, tensor in self.model.tensors().items():
+                    tensor.copy_(self.best[name])
         elif self.average is not None:
             self.average.swap()
-        checkpoint.prune(self.folder, self.state)
-
-    def _chosen_file(self) -> str:
-        return checkpoint.MODEL if self.average is None else checkpoint.AVERAGE
+        checkpoint.prune(self.folder)
 
     def _save(self) -> None:
         self._check_health()
         self.state.sums = {name: float(value) for name, value in self.sums.items()}
-        checkpoint.save(self.folder, self.model, self.optimizer, self.state, self.average)
+        checkpoint.save(
+            self.folder, self.model, self.optimizer, self.state, self.average, self.best
+        )
         self.run.note_time("saved", step=self.state.step)
 
     def _where(self) -> dict[str, Any]:

@@ -1,0 +1,196 @@
+"""The experiment from its design to its report. Every stage is found done or done again, so
+running it on a half-made folder is what ``resume`` means."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+
+from headswap import config, settings, storage
+from headswap.errors import DataError, Interrupted, UsageError
+from headswap.experiment import bases, explain, findings, speed, splits, verdict
+from headswap.experiment.design import CARD, CHECK, PLAN, ROLES, Design, Folder
+from headswap.experiment.jobs import Workers, Workshop
+from headswap.experiment.plan import Costs, Job, Plan, curve, fit
+from headswap.progress import Reporter, duration
+from headswap.run import Run
+from headswap.text import check, files
+from headswap.text.tokenizer import TOKENS_A_WORD
+from headswap.training import machine
+from headswap.types import Table
+
+
+def start(design: Design, out: Path, report: Reporter) -> Folder:
+    """Check, plan and conduct a new experiment. One that cannot begin leaves no folder."""
+    design = _resolved(design)
+    if Folder(out).exists():
+        Folder.create(out, design)  # refuses, and says how to go on
+    rows = splits.make(design, report)
+    checked = _checked(design, rows, report)
+    plan = make_plan(design, rows, checked, report)
+    folder = Folder.create(out, design)
+    splits.write(folder, rows, plan.sizes + plan.reach, plan.seeds)
+    storage.write(folder.path / CHECK, json.dumps(checked, indent=1) + "\n")
+    storage.write(folder.path / PLAN, plan.dumps())
+    return conduct(folder, report)
+
+
+def conduct(folder: Folder, report: Reporter) -> Folder:
+    """Bring an experiment to its end, from wherever it stands."""
+    design = folder.design()
+    if not (folder.path / PLAN).exists():
+        raise UsageError(
+            "the experiment was stopped before it was planned",
+            where=folder.path,
+            fix="delete the folder and begin again",
+        )
+    plan = Plan.loads((folder.path / PLAN).read_text("utf-8"), str(folder.path / PLAN))
+    shop = Workshop(folder, design, plan)
+    try:
+        for base in plan.bases:
+            bases.make(folder, design, base, plan.bases, report)
+        with Workers(plan.workers, plan.threads, report) as workers:
+            jobs = _make_runs(shop, workers, report)
+            workers.each("testing", shop.test, jobs, _size)
+    except Interrupted as error:
+        raise Interrupted(error.what, fix=f"go on with: headswap resume {folder.path}") from error
+    explain.examples(folder)
+    found = verdict.write(folder.path)
+    _keep_best(folder, found)
+    for line in verdict.lines(found):
+        report.say(line)
+    return folder
+
+
+def make_plan(design: Design, rows: splits.Rows, checked: Table, report: Reporter) -> Plan:
+    """What will be run, after a second of measuring what this machine can do."""
+    found, known = bases.find(design, [row.text for row in rows["train"]], report)
+    arms = bases.arms_of(design, found, known)
+    first = known[found[0].name]
+    changes = [config.parse_assignment(text) for text in design.changes]
+    chosen = settings.resolve("classify", None, changes, base=first)
+    workers, threads = speed.share_out(design.device, design.workers)
+    full = len(rows["train"])
+    sizes, told = curve(full, design.labels)
+    reach = curve(full, design.reach)[0] if design.reach else ()
+    wanted = Plan(
+        labels=splits.labels_of(rows),
+        bases=found,
+        arms=arms,
+        sizes=sizes,
+        reach=tuple(size for size in reach if size > sizes[-1]),
+        seeds=design.seeds,
+        epochs=round(chosen.train.epochs or 8),
+        rate=chosen.train.lr,
+        workers=workers,
+        threads=threads,
+        minutes=0.0,
+        told=(told,) if told else (),
+    )
+    words = checked["splits"]["train"]["words_mean"]
+    length = round(min(chosen.model.length, TOKENS_A_WORD * words + 2))
+    batch = chosen.train.batch
+    step = speed.SHARING * speed.step_seconds(chosen.model, batch, length, design.device, threads)
+    costs = Costs(step, step / 3 / batch, batch, workers, len(rows["valid"]), len(rows["test"]))
+    pretraining = bases.pretraining_seconds(design, found)
+    plan = fit(wanted, costs, max(60 * design.minutes - pretraining, 6 * design.minutes))
+    text = checked["splits"].get("text", checked["splits"]["train"])
+    made = bases.with_tokens(
+        design, found, known, text["texts"] * text["words_mean"], workers * threads
+    )
+    minutes = (costs.seconds(plan) + pretraining) / 60
+    plan = dataclasses.replace(plan, bases=made, minutes=minutes)
+    _tell(plan, report)
+    return plan
+
+
+def _tell(plan: Plan, report: Reporter) -> None:
+    for line in plan.told:
+        report.warn(line)
+    rates = {arm.name: plan.rates(arm)[0] for arm in plan.arms if arm.neural}
+    runs = len(set(plan.trials()) | set(plan.final(rates)))
+    made = sum(base.objective is not None for base in plan.bases)
+    report.say(
+        f"plan: {', '.join(arm.name for arm in plan.arms)} with "
+        f"{', '.join(f'{size:,}' for size in plan.sizes)} labels and {plan.seeds} seeds: "
+        + (f"{made} to pretrain, then " if made else "")
+        + f"{runs} runs, {plan.workers} at a time, about {duration(60 * plan.minutes)} in all"
+    )
+    if plan.reach:
+        more = ", ".join(f"{size:,}" for size in plan.reach)
+        report.say(f"plan: scratch and linear also with {more} labels")
+
+
+def _resolved(design: Design) -> Design:
+    """The design with absolute paths, a recipe, and bases or objectives filled in."""
+    changed: Table = {
+        role: tuple(str(path.resolve()) for path in files.expand(getattr(design, role)))
+        for role in ROLES
+    }
+    found = tuple(Run.open(Path(base)).reference for base in design.bases)
+    recipe = design.recipe
+    if recipe is None:
+        recipe = "tiny" if machine.pick_device(design.device).type == "cpu" else "small"
+    return dataclasses.replace(
+        design,
+        **changed,
+        bases=found,
+        objectives=design.objectives or (() if found else ("hybrid",)),
+        recipe=recipe,
+        title=design.title or Path(design.table[0]).name,
+    )
+
+
+def _checked(design: Design, rows: splits.Rows, report: Reporter) -> Table:
+    """What the data check finds; what makes an experiment meaningless ends it here."""
+    report.begin("checking the data")
+    labelled = {role: [(row.text, row.label) for row in some] for role, some in rows.items()}
+    found = check.examine(
+        {"text": check.texts([Path(path) for path in design.text], design.reading), **labelled}
+        if design.text
+        else labelled
+    )
+    report.end()
+    for line in check.lines(found):
+        report.say(line)
+    if found["fatal"]:
+        reasons = [entry["what"] for entry in found["findings"] if entry["fatal"]]
+        raise DataError(f"the experiment would be meaningless: {'; '.join(reasons)}")
+    for entry in found["findings"]:
+        entry["rows"] = list(entry["rows"])[:50]
+    return found | {"leaked_from_text": splits.leaked_from_text(design, rows)}
+
+
+def _make_runs(shop: Workshop, workers: Workers, report: Reporter) -> list[Job]:
+    """All runs: first those that choose each arm's rate, then the rest."""
+    plan = shop.plan
+    trials = plan.trials()
+    workers.each("trying rates", shop.make, trials, _size)
+    rates = findings.chosen_rates(shop.folder, plan)
+    for name, rate in rates.items():
+        report.say(f"{name}: a rate of {rate:g} did best on validation")
+    jobs = plan.final(rates)
+    rest = [job for job in jobs if job not in set(trials)]
+    workers.each("training", shop.make, rest, _size)
+    return jobs
+
+
+def _size(job: Job) -> float:
+    """How long a run takes, in units of its own."""
+    return 1.0 if not job.arm.neural else 20.0 + job.size * job.epochs
+
+
+def _keep_best(folder: Folder, found: Table) -> None:
+    """The run that validation prefers, ready to use, with its card."""
+    target = folder.path / "best"
+    if Run(target).finished and storage.problem(target) is None:
+        return
+    with storage.explained(target):
+        shutil.rmtree(target, ignore_errors=True)
+        staged = folder.path / f"{storage.STAGING}best"
+        shutil.rmtree(staged, ignore_errors=True)
+        shutil.copytree(folder.path / found["best"]["run"], staged)
+        shutil.copy(folder.path / CARD, staged / "README.md")
+        staged.rename(target)

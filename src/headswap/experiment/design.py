@@ -1,0 +1,130 @@
+"""What an experiment was asked to do, and where its parts lie."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from headswap import config, storage
+from headswap import run as runs
+from headswap.errors import StorageError, UsageError
+from headswap.text.corpus import Cleaning, Reading
+
+DESIGN, PROVENANCE, PLAN, CHECK, EXAMPLES = (
+    "experiment.toml",
+    "provenance.json",
+    "plan.json",
+    "check.json",
+    "examples.json",
+)
+REPORT, PAGE, CARD = "report.json", "report.html", "card.md"
+ROLES = ("table", "valid", "test", "text", "via")
+
+
+@dataclass(frozen=True)
+class Design:
+    """``table`` holds labelled texts, ``text`` unlabelled ones (the table's own when empty).
+
+    Bases are finished runs (``bases``), or are pretrained here, one for each of
+    ``objectives``. ``via`` are related labelled texts, on which each base is fine-tuned
+    first. ``labels`` are the sizes of the label curve; ``reach`` are larger ones at which
+    only the scratch and linear arms are trained, to find out what pretraining is worth.
+    ``minutes`` and ``pretraining_minutes`` are what the plan is fitted to; ``changes`` are
+    settings of the classifiers, ``base_changes`` of the bases pretrained here.
+    """
+
+    table: tuple[str, ...] = ()
+    valid: tuple[str, ...] = ()
+    test: tuple[str, ...] = ()
+    text: tuple[str, ...] = ()
+    via: tuple[str, ...] = ()
+    bases: tuple[str, ...] = ()
+    objectives: tuple[str, ...] = ()
+    labels: tuple[int, ...] = ()
+    reach: tuple[int, ...] = ()
+    seeds: int = 5
+    minutes: float = 60.0
+    pretraining_minutes: float | None = None
+    probe: bool = True
+    recipe: str | None = None
+    changes: tuple[str, ...] = ()
+    base_changes: tuple[str, ...] = ()
+    documents: Literal["auto", "blank", "line"] = "auto"
+    text_column: str | None = None
+    label_column: str | None = None
+    clean: tuple[Cleaning, ...] = ()
+    device: str = "auto"
+    workers: int | None = None
+    title: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.table:
+            raise UsageError("no labelled table", fix="name at least one")
+        if self.seeds < 1:
+            raise UsageError(f"{self.seeds} seeds", fix="give --seeds 1 or more")
+        if not self.minutes > 0:
+            raise UsageError(f"{self.minutes:g} minutes", fix="give --minutes above 0")
+        for size in (*self.labels, *self.reach):
+            if size < 2:
+                raise UsageError(f"{size} labels cannot be learnt from", fix="give 2 or more")
+        if len(set(self.objectives)) < len(self.objectives):
+            raise UsageError("an objective is named twice")
+
+    @property
+    def reading(self) -> Reading:
+        return Reading(self.documents, self.text_column, self.label_column, self.clean)
+
+
+@dataclass(frozen=True)
+class Folder:
+    """An experiment's folder."""
+
+    path: Path
+
+    @staticmethod
+    def create(path: Path, design: Design) -> Folder:
+        folder = Folder(path)
+        if folder.exists():
+            raise UsageError(
+                "an experiment is already there",
+                where=path,
+                fix=f"go on with it (headswap resume {path}) or give another --out",
+            )
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise UsageError("not an empty folder", where=path, fix="give another --out")
+        with storage.explained(path):
+            path.mkdir(parents=True, exist_ok=True)
+        provenance = json.dumps(runs.provenance({}), indent=1)
+        storage.write(path / PROVENANCE, provenance + "\n")
+        storage.write(path / DESIGN, config.dumps(config.to_table(design)))
+        return folder
+
+    @staticmethod
+    def open(path: Path) -> Folder:
+        folder = Folder(path)
+        if not folder.exists():
+            raise StorageError(f"not an experiment (no {DESIGN})", where=path)
+        return folder
+
+    def exists(self) -> bool:
+        return (self.path / DESIGN).is_file()
+
+    def design(self) -> Design:
+        return config.build(Design, config.read(self.path / DESIGN))
+
+    def data(self, role: str) -> Path:
+        """The rows of a split: train, valid or test."""
+        return self.path / "data" / f"{role}.jsonl"
+
+    def subset(self, size: int, seed: int) -> Path:
+        """The labels that one seed is given at one size."""
+        return self.path / "data" / f"seed-{seed}" / f"{size}.jsonl"
+
+    def base(self, name: str) -> Path:
+        return self.path / "bases" / name
+
+    def run(self, arm: str, size: int, seed: int, rate: float | None) -> Path:
+        named = "" if rate is None else f"-rate-{rate:g}"
+        return self.path / "runs" / f"{arm}-{size}{named}-seed-{seed}"

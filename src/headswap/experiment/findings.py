@@ -1,0 +1,396 @@
+"""What an experiment found: a pure function of its folder that needs no torch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from headswap import config, metrics, predictions
+from headswap.errors import StorageError
+from headswap.experiment.design import CHECK, EXAMPLES, PLAN, PROVENANCE, Folder
+from headswap.experiment.plan import Arm, Plan
+from headswap.predictions import Predictions
+from headswap.report import stats
+from headswap.run import Run
+from headswap.text import corpus
+from headswap.text.check import fingerprint
+from headswap.types import Table
+
+BINS = 10
+EXAMPLES_OF_A_KIND = 6
+READABLE_WORDS = 120
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One arm at one number of labels: a run for every seed."""
+
+    arm: Arm
+    size: int
+    runs: list[Run]
+
+    @cached_property
+    def test(self) -> list[Predictions]:
+        return [predictions.read(run, "test") for run in self.runs]
+
+    @cached_property
+    def valid(self) -> list[Predictions]:
+        return [predictions.read(run, "valid") for run in self.runs]
+
+    @cached_property
+    def right_SN(self) -> np.ndarray:
+        return np.stack([said.right_N for said in self.test])
+
+    @property
+    def valid_accuracy(self) -> float:
+        return float(np.mean([said.right_N.mean() for said in self.valid]))
+
+    def curve(self, split: str) -> list[list[float]]:
+        """For every seed the accuracy after each epoch; of validation from epoch 0 on."""
+        found = []
+        for run in self.runs:
+            lines = [line for line in run.metrics() if line["split"] == split]
+            by_epoch = {round(line["epoch"]): line for line in lines if line["epoch"] % 1 == 0}
+            found.append([by_epoch[epoch]["accuracy"] for epoch in sorted(by_epoch)])
+        return found
+
+
+class Experiment:
+    """An experiment whose runs are all there, read from its folder."""
+
+    def __init__(self, path: Path) -> None:
+        self.folder = Folder.open(path)
+        self.design = self.folder.design()
+        source = path / PLAN
+        if not source.exists():
+            raise StorageError("the experiment has no plan yet", where=path)
+        self.plan = Plan.loads(source.read_text("utf-8"), str(source))
+        self.rates = chosen_rates(self.folder, self.plan)
+        self.cells: dict[tuple[str, int], Cell] = {}
+        for arm in self.plan.arms:
+            for size in self.plan.sizes_of(arm):
+                paths = [
+                    self.folder.run(arm.name, size, seed, self.rates.get(arm.name))
+                    for seed in range(self.plan.seeds)
+                ]
+                self.cells[arm.name, size] = Cell(arm, size, [Run.open(p) for p in paths])
+
+    def main(self, name: str) -> Cell:
+        return self.cells[name, self.plan.main]
+
+    @cached_property
+    def winner(self) -> Arm:
+        """The pretrained arm that validation prefers: the one the verdict is about."""
+        arms = [arm for arm in self.plan.arms if arm.kind == "pretrained"]
+        return max(arms, key=lambda arm: self.main(arm.name).valid_accuracy)
+
+    @cached_property
+    def leaked_N(self) -> np.ndarray:
+        """Which test texts also stand in train, valid or the unlabelled text."""
+        known = {fingerprint(t) for role in ("train", "valid") for t in self._texts(role)}
+        leaked = np.array([fingerprint(text) in known for text in self._texts("test")])
+        leaked[self.check["leaked_from_text"]] = True
+        return leaked
+
+    @cached_property
+    def check(self) -> Table:
+        found: Table = json.loads((self.folder.path / CHECK).read_text("utf-8"))
+        return found
+
+    def _texts(self, role: str) -> Iterable[str]:
+        return (row.text for row in corpus.labelled(self.folder.data(role)))
+
+    def relative(self, run: Run) -> str:
+        return str(run.path.relative_to(self.folder.path))
+
+
+def chosen_rates(folder: Folder, plan: Plan) -> dict[str, float]:
+    """Each neural arm's rate: the best on validation, the lower loss where two are equal."""
+    rates = {}
+    for arm in plan.arms:
+        if arm.neural:
+            tried = {rate: _valid(folder, plan, arm, rate) for rate in plan.rates(arm)}
+            rates[arm.name] = max(tried, key=lambda rate: (tried[rate][0], -tried[rate][1]))
+    return rates
+
+
+def _valid(folder: Folder, plan: Plan, arm: Arm, rate: float) -> tuple[float, float]:
+    scores = Run.open(folder.run(arm.name, plan.tuned_at, 0, rate)).scores()["valid"]
+    return scores["accuracy"], scores["loss"]
+
+
+def compute(path: Path) -> Table:
+    """Every number of the report."""
+    found = Experiment(path)
+    plan, winner = found.plan, found.winner
+    assert winner.against is not None
+    return {
+        "title": found.design.title,
+        "labels": list(plan.labels),
+        "main": plan.main,
+        "sizes": list(plan.sizes),
+        "reach": list(plan.reach),
+        "seeds": plan.seeds,
+        "winner": winner.name,
+        "scratch": winner.against,
+        "test_texts": len(found.leaked_N),
+        "leaked_test_texts": int(found.leaked_N.sum()),
+        "arms": [_arm(found, cell) for cell in found.cells.values()],
+        "differences": _differences(found),
+        "worth": _worth(found),
+        "epochs": [_epochs(found, arm) for arm in plan.arms if arm.neural],
+        "trials": _trials(found),
+        "examples": _examples(found),
+        "check": found.check,
+        "cost": _cost(found),
+        "best": _best(found),
+        "told": list(plan.told),
+        "design": config.to_table(found.design),
+        "provenance": json.loads((path / PROVENANCE).read_text("utf-8")),
+    }
+
+
+def _arm(found: Experiment, cell: Cell) -> Table:
+    right_SN, kept = cell.right_SN, ~found.leaked_N
+    by_seed = right_SN.mean(1)
+    over_seeds = stats.over_seeds(by_seed.tolist())
+    confusion = np.sum([said.confusion() for said in cell.test], axis=0)
+    temperatures = [stats.temperature(said.chances_NC, said.truth_N) for said in cell.valid]
+    scaled = [stats.tempered(s.chances_NC, t) for s, t in zip(cell.test, temperatures, strict=True)]
+    return {
+        "name": cell.arm.name,
+        "kind": cell.arm.kind,
+        "base": cell.arm.base,
+        "labels": cell.size,
+        "rate": found.rates.get(cell.arm.name),
+        "runs": [found.relative(run) for run in cell.runs],
+        "accuracy": float(by_seed.mean()),
+        "accuracy_by_seed": by_seed.tolist(),
+        "over_seeds": None if over_seeds is None else [over_seeds.low, over_seeds.high],
+        "over_texts": _bounds(stats.mean_over_texts(right_SN)),
+        "valid_accuracy": cell.valid_accuracy,
+        "macro_f1": float(np.mean([metrics.macro_f1(said.confusion()) for said in cell.test])),
+        "accuracy_without_leaks": float(right_SN[:, kept].mean()) if kept.any() else None,
+        "calibration_error": _mean_error(cell.test, [s.chances_NC for s in cell.test]),
+        "temperature": float(np.mean(temperatures)),
+        "calibration_error_tempered": _mean_error(cell.test, scaled),
+        "reliability": _reliability(cell) if cell.size == found.plan.main else None,
+        "confusion": confusion.tolist(),
+    }
+
+
+def _bounds(interval: stats.Interval) -> list[float]:
+    return [interval.low, interval.high]
+
+
+def _mean_error(said: Sequence[Predictions], chances: Sequence[np.ndarray]) -> float:
+    return float(
+        np.mean(
+            [
+                stats.calibration_error(c.max(1), s.right_N)
+                for s, c in zip(said, chances, strict=True)
+            ]
+        )
+    )
+
+
+def _reliability(cell: Cell) -> list[Table]:
+    """How often the model was right among predictions of similar confidence."""
+    confidence = np.concatenate([said.confidence_N for said in cell.test])
+    right = np.concatenate([said.right_N for said in cell.test])
+    order = np.argsort(confidence, kind="stable")
+    return [
+        {
+            "confidence": float(confidence[part].mean()),
+            "accuracy": float(right[part].mean()),
+            "texts": len(part),
+        }
+        for part in np.array_split(order, BINS)
+        if len(part)
+    ]
+
+
+def _differences(found: Experiment) -> list[Table]:
+    """Each pretrained and probed arm against its scratch arm and against linear, at every
+    size; p-values are Holm's over the comparisons of one size."""
+    rows: list[Table] = []
+    for size in found.plan.sizes:
+        some: list[Table] = []
+        for arm in found.plan.arms:
+            if arm.against is None:
+                continue
+            for other in (arm.against, "linear"):
+                some.append(_difference(found.cells[other, size], found.cells[arm.name, size]))
+        adjusted = stats.holm([row["over_texts"]["p"] for row in some])
+        for row, p in zip(some, adjusted, strict=True):
+            row["over_texts"]["p_holm"] = p
+        rows += some
+    return rows
+
+
+def _difference(one: Cell, two: Cell) -> Table:
+    gains = (two.right_SN.mean(1) - one.right_SN.mean(1)).tolist()
+    over_seeds = stats.over_seeds(gains)
+    return {
+        "from": one.arm.name,
+        "to": two.arm.name,
+        "labels": two.size,
+        "gain": float(np.mean(gains)),
+        "over_seeds": None if over_seeds is None else asdict(over_seeds),
+        "over_texts": asdict(stats.over_texts(one.right_SN, two.right_SN)),
+    }
+
+
+def _worth(found: Experiment) -> list[Table]:
+    """How many labels the scratch arm would need to match each pretrained arm."""
+    rows = []
+    for arm in found.plan.arms:
+        if arm.kind != "pretrained" or arm.against is None:
+            continue
+        sizes = [size for name, size in found.cells if name == arm.against]
+        curve_KN = np.stack([found.cells[arm.against, size].right_SN.mean(0) for size in sizes])
+        for size in found.plan.sizes:
+            target_N = found.cells[arm.name, size].right_SN.mean(0)
+            worth = stats.worth_in_labels(sizes, curve_KN, target_N)
+            rows.append({"arm": arm.name, "labels": size, "most": sizes[-1], **asdict(worth)})
+    return rows
+
+
+def _epochs(found: Experiment, arm: Arm) -> Table:
+    """Accuracy by epoch at the main size, and the epochs that the scratch arm's best takes."""
+    cell = found.main(arm.name)
+    valid, train = cell.curve("valid"), cell.curve("train")
+    scratch = arm.name if arm.kind == "scratch" else arm.against
+    assert scratch is not None
+    goal = max(_means(found.main(scratch).curve("valid")))
+    reached = [epoch for epoch, value in enumerate(_means(valid)) if value >= goal]
+    return {
+        "arm": arm.name,
+        "valid": [_band(values) for values in zip(*valid, strict=True)],
+        "train": [_band(values) for values in zip(*train, strict=True)],
+        "goal": goal,
+        "epochs_to_goal": reached[0] if reached else None,
+    }
+
+
+def _means(curves: Sequence[Sequence[float]]) -> list[float]:
+    return [float(np.mean(values)) for values in zip(*curves, strict=True)]
+
+
+def _band(values: Sequence[float]) -> Table:
+    return {"mean": float(np.mean(values)), "low": min(values), "high": max(values)}
+
+
+def _trials(found: Experiment) -> list[Table]:
+    rows = []
+    for arm in found.plan.arms:
+        for rate in found.plan.rates(arm) if arm.neural else ():
+            accuracy, loss = _valid(found.folder, found.plan, arm, rate)
+            rows.append(
+                {"arm": arm.name, "rate": rate, "valid_accuracy": accuracy, "valid_loss": loss}
+            )
+    return rows
+
+
+def telling(path: Path) -> list[Table]:
+    """The most telling test texts: those that only pretraining got right, those that it alone
+    got wrong, and those that it got wrong with confidence."""
+    found = Experiment(path)
+    winner = found.winner
+    assert winner.against is not None
+    ours, theirs, plain = (found.main(name) for name in (winner.name, winner.against, "linear"))
+    truth_N, labels = ours.test[0].truth_N, ours.test[0].labels
+    places = np.arange(len(truth_N))
+    sure, before, base = (
+        np.mean([said.chances_NC[places, truth_N] for said in cell.test], axis=0)
+        for cell in (ours, theirs, plain)
+    )
+    most = 1 / len(labels)
+    hit, missed = ours.right_SN.mean(0) > 0.5, ours.right_SN.mean(0) < 0.5
+    others_hit = (theirs.right_SN.mean(0) > 0.5) & (plain.right_SN.mean(0) > 0.5)
+    others_missed = (theirs.right_SN.mean(0) < 0.5) & (plain.right_SN.mean(0) < 0.5)
+    texts = list(found._texts("test"))
+    readable = np.array([2 <= len(text.split()) <= READABLE_WORDS for text in texts])
+    kinds = {
+        "gained": (hit & others_missed, sure - np.maximum(before, base)),
+        "lost": (missed & others_hit, np.minimum(before, base) - sure),
+        "sure and wrong": (missed, most - sure),
+    }
+    chosen: list[Table] = []
+    seen: set[int] = set()
+    for kind, (which, score) in kinds.items():
+        order = [int(i) for i in np.argsort(-score, kind="stable") if which[i] and readable[i]]
+        for i in [i for i in order if i not in seen][:EXAMPLES_OF_A_KIND]:
+            seen.add(i)
+            said = {cell.arm.name: _said(cell, i) for cell in (ours, theirs, plain)}
+            runs = {cell.arm.name: found.relative(cell.runs[0]) for cell in (ours, theirs)}
+            chosen.append(
+                {
+                    "kind": kind,
+                    "index": i,
+                    "text": texts[i],
+                    "label": labels[int(truth_N[i])],
+                    "said": said,
+                    "runs": runs,
+                }
+            )
+    return chosen
+
+
+def _said(cell: Cell, index: int) -> Table:
+    chances = np.mean([said.chances_NC[index] for said in cell.test], axis=0)
+    best = int(chances.argmax())
+    return {"label": cell.test[0].labels[best], "probability": float(chances[best])}
+
+
+def _examples(found: Experiment) -> list[Any]:
+    path = found.folder.path / EXAMPLES
+    return list(json.loads(path.read_text("utf-8"))) if path.exists() else []
+
+
+def _cost(found: Experiment) -> Table:
+    """Training FLOPs, parameters and seconds, of the bases and of all runs of each arm."""
+    bases = []
+    for base in found.plan.bases:
+        run = Run.open(found.folder.base(base.name) if not base.run else Path(base.run))
+        bases.append({"name": base.name, "made_here": not base.run, **_training(run)})
+    arms = []
+    for arm in found.plan.arms:
+        cells = [found.cells[arm.name, size] for size in found.plan.sizes_of(arm)]
+        runs = [run for cell in cells for run in cell.runs]
+        facts = [_training(run) for run in runs]
+        arms.append(
+            {
+                "name": arm.name,
+                "runs": len(runs),
+                "parameters": facts[0]["parameters"],
+                "flops": sum(fact["flops"] for fact in facts),
+                "seconds": sum(fact["seconds"] for fact in facts),
+            }
+        )
+    return {"bases": bases, "arms": arms, "planned_minutes": found.plan.minutes}
+
+
+def _training(run: Run) -> Table:
+    facts = run.scores()["training"]
+    return {
+        "parameters": facts.get("parameters", facts.get("features", 0)),
+        "tokens": facts.get("tokens", 0),
+        "flops": facts.get("flops", 0.0),
+        "seconds": run.seconds(),
+    }
+
+
+def _best(found: Experiment) -> Table:
+    """The run to use: of the arm that validation prefers, the seed that it prefers."""
+    cells = [found.main(arm.name) for arm in found.plan.arms]
+    cell = max(cells, key=lambda cell: cell.valid_accuracy)
+    values = [said.right_N.mean() for said in cell.valid]
+    run = cell.runs[int(np.argmax(values))]
+    return {"arm": cell.arm.name, "run": found.relative(run), "valid_accuracy": float(max(values))}

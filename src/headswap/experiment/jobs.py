@@ -1,0 +1,175 @@
+"""The single runs of an experiment, and how several are made side by side."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+
+from headswap import config, linear, pipeline, predictions, settings, storage, use
+from headswap.errors import Interrupted, ResourceError
+from headswap.experiment import bases
+from headswap.experiment.design import Design, Folder
+from headswap.experiment.plan import Job, Plan
+from headswap.progress import Reporter, Silent
+from headswap.run import CHECKPOINTS, TOKENIZER, Run
+from headswap.settings import Settings
+from headswap.text import corpus, files
+from headswap.text.corpus import Reading
+from headswap.types import Table
+
+W = TypeVar("W")
+
+
+@dataclass(frozen=True)
+class Workshop:
+    """All that a worker needs to make any run of one experiment."""
+
+    folder: Folder
+    design: Design
+    plan: Plan
+
+    def path(self, job: Job) -> Path:
+        return self.folder.run(job.arm.name, job.size, job.seed, job.rate)
+
+    def base_path(self, name: str) -> Path:
+        base = next(base for base in self.plan.bases if base.name == name)
+        return bases.located(self.folder, base)
+
+    def make(self, job: Job) -> None:
+        """Bring one run to its end, or find it there."""
+        data, valid = self.folder.subset(job.size, job.seed), self.folder.data("valid")
+        out = self.path(job)
+        if not job.arm.neural:
+            reading = Reading(clean=self.design.clean)
+            linear.fit(self.plan.labels, data, valid, out, job.seed, reading)
+            return
+        run = Run(out)
+        if run.exists():
+            pipeline.execute(run, Silent())
+        else:
+            pipeline.start(self.settings(job, data, valid), out, Silent())
+        storage.remove(out / CHECKPOINTS)
+
+    def test(self, job: Job) -> None:
+        """Score a finished run on the test set, once."""
+        run = Run(self.path(job))
+        if run.tested:
+            return
+        path = self.folder.data("test")
+        model = use.load(run, self.design.device)
+        rows, truth = corpus.labelled_as([path], Reading(), self.plan.labels)
+        logits = model.logits([row.text for row in rows])
+        lines = predictions.lines(logits, truth, self.plan.labels)
+        hashes = {"sha256": files.sha256([path])}
+        run.add_test(lines, predictions.scores(logits, truth), hashes)
+
+    def settings(self, job: Job, data: Path, valid: Path) -> Settings:
+        """A neural arm's settings. Scratch and pretrained differ in their first weights and
+        in nothing else."""
+        assert job.arm.base is not None
+        base = Run.open(self.base_path(job.arm.base))
+        sources: Table = {"train": [str(data)], "valid": [str(valid)]}
+        changes: list[Table] = [*map(config.parse_assignment, self.design.changes)]
+        plan: Table = {
+            "epochs": job.epochs,
+            "lr": job.rate,
+            "seed": job.seed,
+            "keep": "best",
+            "threads": self.plan.threads,
+            "device": self.design.device,
+        }
+        if job.arm.kind == "scratch":
+            changes.append({"tokenizer": {"model": str((base.path / TOKENIZER).resolve())}})
+        else:
+            sources["base"] = base.reference
+        if job.arm.kind == "probe":
+            plan["freeze"] = "backbone"
+        sources["clean"] = list(self.design.clean)
+        known = settings.from_table(base.settings())
+        return settings.resolve(
+            "classify", None, [*changes, {"data": sources, "train": plan}], base=known
+        )
+
+
+class Workers:
+    """Processes that do a few pieces of work at a time; with one worker, this process."""
+
+    def __init__(self, count: int, threads: int, report: Reporter) -> None:
+        self._count, self._threads, self._report = count, threads, report
+        self._pool: ProcessPoolExecutor | None = None
+
+    def __enter__(self) -> Workers:
+        if self._count > 1:
+            context = multiprocessing.get_context("spawn")
+            begin = (os.getpid(), self._threads)
+            self._pool = ProcessPoolExecutor(self._count, context, _begin_worker, begin)
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if self._pool is not None:
+            # After a failure the others save what they have; nothing new is begun.
+            self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def each(
+        self,
+        title: str,
+        work: Callable[[W], None],
+        items: Sequence[W],
+        cost: Callable[[W], float],
+    ) -> None:
+        """Do all the work, the longest first; the first failure ends it."""
+        ordered = sorted(items, key=cost, reverse=True)
+        total, done = sum(map(cost, ordered)) or 1.0, 0.0
+        self._report.begin(title)
+        try:
+            for number, item in enumerate(self._done(work, ordered), 1):
+                done += cost(item)
+                self._report.update(done / total, f"{number} of {len(ordered)}")
+        finally:
+            self._report.end()
+
+    def _done(self, work: Callable[[W], None], items: Sequence[W]) -> Iterator[W]:
+        """The items as they are finished."""
+        if self._pool is None:
+            for item in items:
+                work(item)
+                yield item
+            return
+        try:
+            waiting: dict[Future[None], W] = {self._pool.submit(work, i): i for i in items}
+            while waiting:
+                ready, _ = wait(waiting, return_when=FIRST_COMPLETED)
+                for future in ready:
+                    future.result()
+                    yield waiting.pop(future)
+        except BrokenProcessPool as error:
+            raise ResourceError(
+                "a worker process was killed (out of memory?)", fix="resume with fewer --workers"
+            ) from error
+        except KeyboardInterrupt as error:
+            raise Interrupted("interrupted; every run that had begun was saved") from error
+
+
+def _begin_worker(parent: int, threads: int) -> None:
+    """Set the threads; stop, as if asked to, when the experiment itself is gone."""
+    torch.set_num_threads(threads)
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.5)
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(30)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()

@@ -1,0 +1,205 @@
+"""Charts as SVG to stand inside a page: Vega-Lite specs, drawn without a browser.
+
+Colours are those of ``COLOURS``; the page's stylesheet maps each to a colour of its light or
+dark theme. Every mark carries a sentence (``hint``) that the page shows on hover and that
+screen readers read.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from headswap.errors import ResourceError
+from headswap.types import Table
+
+# Okabe and Ito's colours, told apart by people of every colour vision.
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6bb1", "#777777")
+SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "stroke", "wedge")
+INK, FAINT = "#123456", "#abcdef"
+WIDTH, HEIGHT = 460, 240
+FONT = "Helvetica, Arial, Liberation Sans, sans-serif"
+
+Series = Mapping[str, int]
+"""The series of a chart in their order, each with the number of its colour and shape."""
+
+
+def lines(
+    rows: Sequence[Table],
+    names: Series,
+    x: Table,
+    y: Table,
+    band: bool = True,
+    dashed: Sequence[str] = (),
+) -> str:
+    """Lines with points; ``rows`` have x, y, low, high, series and hint."""
+    encoding = {"x": {"field": "x", **x}, "color": _colour(names)}
+    layers: list[Table] = []
+    if band:
+        layers.append(
+            {
+                "mark": {"type": "area", "opacity": 0.18, "aria": False},
+                "transform": [{"filter": "datum.low !== null"}],
+                "encoding": {
+                    **encoding,
+                    "y": {"field": "low", **y},
+                    "y2": {"field": "high"},
+                },
+            }
+        )
+    layers.append(
+        {
+            "mark": {"type": "line", "aria": False, "strokeWidth": 2},
+            "encoding": {
+                **encoding,
+                "y": {"field": "y", **y},
+                "strokeDash": {
+                    "field": "series",
+                    "scale": {
+                        "domain": list(names),
+                        "range": [[5, 4] if name in dashed else [1, 0] for name in names],
+                    },
+                    "legend": None,
+                },
+            },
+        }
+    )
+    layers.append(_points({**encoding, "y": {"field": "y", **y}}, names))
+    return draw(rows, layers)
+
+
+def intervals(rows: Sequence[Table], names: Series, title: str, zero: bool = False) -> str:
+    """A row for every series: the point, a thick interval (over texts) and a thin one (over
+    seeds). ``rows`` have y, low, high, low_seeds, high_seeds, series and hint."""
+    domain = {"zero": zero, "nice": True}
+    x = {"type": "quantitative", "scale": domain, "axis": {"title": title, "format": ".2f"}}
+    y = {"field": "series", "type": "nominal", "sort": list(names), "axis": {"title": None}}
+    colour = {**_colour(names), "legend": None}
+    layers: list[Table] = [
+        {
+            "mark": {"type": "rule", "strokeWidth": 7, "opacity": 0.35, "aria": False},
+            "encoding": {
+                "x": {"field": "low", **x},
+                "x2": {"field": "high"},
+                "y": y,
+                "color": colour,
+            },
+        },
+        {
+            "mark": {"type": "rule", "strokeWidth": 1.5, "aria": False},
+            "transform": [{"filter": "datum.low_seeds !== null"}],
+            "encoding": {
+                "x": {"field": "low_seeds", **x},
+                "x2": {"field": "high_seeds"},
+                "y": y,
+                "color": colour,
+            },
+        },
+        _points({"x": {"field": "y", **x}, "y": y, "color": colour}, names),
+    ]
+    if zero:
+        layers.insert(
+            0,
+            {
+                "mark": {"type": "rule", "color": INK, "strokeDash": [3, 3], "aria": False},
+                "data": {"values": [{"zero": 0}]},
+                "encoding": {"x": {"field": "zero", **x}},
+            },
+        )
+    return draw(rows, layers, height={"step": 34})
+
+
+def reliability(rows: Sequence[Table], names: Series) -> str:
+    """Confidence against accuracy, with the line on which both agree."""
+    axis = {"type": "quantitative", "scale": {"zero": False, "nice": True}}
+    x = {"field": "x", **axis, "axis": {"title": "confidence", "format": ".1f"}}
+    y = {"field": "y", **axis, "axis": {"title": "share that was right", "format": ".1f"}}
+    low = min([row["x"] for row in rows] + [row["y"] for row in rows])
+    diagonal = [{"x": low, "y": low}, {"x": 1, "y": 1}]
+    layers: list[Table] = [
+        {
+            "mark": {"type": "line", "color": INK, "strokeDash": [3, 3], "aria": False},
+            "data": {"values": diagonal},
+            "encoding": {"x": x, "y": y},
+        },
+        {
+            "mark": {"type": "line", "aria": False},
+            "encoding": {"x": x, "y": y, "color": _colour(names)},
+        },
+        _points({"x": x, "y": y, "color": _colour(names)}, names),
+    ]
+    return draw(rows, layers)
+
+
+def _points(encoding: Table, names: Series) -> Table:
+    return {
+        "mark": {"type": "point", "filled": True, "size": 55, "opacity": 1},
+        "encoding": {
+            **encoding,
+            "shape": {
+                "field": "series",
+                "scale": {"domain": list(names), "range": _picked(SHAPES, names)},
+                "legend": None if encoding["color"].get("legend", 1) is None else _legend(),
+            },
+            "description": {"field": "hint"},
+        },
+    }
+
+
+def _colour(names: Series) -> Table:
+    scale = {"domain": list(names), "range": _picked(COLOURS, names)}
+    return {"field": "series", "type": "nominal", "scale": scale, "legend": _legend()}
+
+
+def _legend() -> Table:
+    return {"title": None, "orient": "top", "labelLimit": 240, "symbolOpacity": 1}
+
+
+def _picked(values: Sequence[str], names: Series) -> list[str]:
+    return [values[number % len(values)] for number in names.values()]
+
+
+def draw(rows: Sequence[Table], layers: Sequence[Table], height: Any = HEIGHT) -> str:
+    """One chart as an SVG element."""
+    spec = {
+        "$schema": "https://vega.github.io/schema/vega-lite/v5.json",
+        "background": None,
+        "padding": {"left": 16, "right": 8, "top": 4, "bottom": 4},
+        "width": WIDTH,
+        "height": height,
+        "data": {"values": list(rows)},
+        "layer": list(layers),
+        "config": {
+            "font": FONT,
+            "view": {"stroke": None},
+            "axis": {
+                "labelColor": INK,
+                "titleColor": INK,
+                "gridColor": FAINT,
+                "domainColor": FAINT,
+                "tickColor": FAINT,
+                "labelFontSize": 12,
+                "titleFontSize": 12.5,
+                "titleFontWeight": "normal",
+                "labelLimit": 220,
+                "labelFlush": False,
+                "tickCount": 7,
+            },
+            "legend": {"labelColor": INK, "labelFontSize": 12, "symbolSize": 80},
+        },
+    }
+    return _render(json.dumps(spec, sort_keys=True))
+
+
+@functools.cache
+def _render(spec: str) -> str:
+    try:
+        import vl_convert
+    except ImportError as error:
+        raise ResourceError(
+            "drawing charts needs vl-convert-python", fix="pip install vl-convert-python"
+        ) from error
+    drawn = str(vl_convert.vegalite_to_svg(json.loads(spec)))
+    return drawn.replace("<svg ", '<svg role="group" ', 1)
