@@ -15,7 +15,7 @@ from pathlib import Path
 
 from common import headswap
 
-from headswap import settings
+from headswap import ledger, settings
 
 CORPORA = {
     "french": (
@@ -35,15 +35,12 @@ OBJECTIVES = {
 
 
 def flops_a_token(objective: str) -> float:
-    """Training FLOPs: 6 a weight of the layers, 6 a weight of the head at scored positions,
-    and the attention's own products (halved under the causal rule)."""
     chosen = settings.resolve(objective, "small")
-    stack, vocabulary = chosen.model, chosen.tokenizer.vocabulary
-    d, f, layers, length = stack.width, stack.feedforward, stack.layers, stack.length
-    masked_share = {"causal": 0.0, "masked": 1.0, "hybrid": 0.875}[objective]
-    scored = masked_share * 0.2 + (1 - masked_share)
-    attention = 12 * layers * d * length * (masked_share + (1 - masked_share) / 2)
-    return 6 * (layers * (4 * d * d + 3 * d * f) + vocabulary * d * scored) + attention
+    stack, made = chosen.model, chosen.objective
+    causal = made.visibility == "causal"
+    return ledger.flops_a_token(
+        stack, chosen.tokenizer.vocabulary, stack.length, made.scored, causal
+    )
 
 
 def curve(run: Path) -> list[dict[str, float]]:

@@ -18,6 +18,28 @@ def load(name: str) -> Any:
     return json.loads((DOCS / "results" / f"{name}.json").read_text("utf-8"))
 
 
+def transfer() -> str:
+    lines = [
+        "## Whole experiments",
+        "",
+        "What `headswap transfer` reports (`python benchmarks/transfer.py --out "
+        "docs/results/transfer.json`). Intervals are 95%, over test texts and over seeds.",
+    ]
+    for name, found in load("transfer").items():
+        lines += ["", f"### {name}", "", "```sh", found["command"], "```", "", found["verdict"], ""]
+        lines += ["| arm | labels | test accuracy | over texts | over seeds |"]
+        lines += ["|---|---|---|---|---|"]
+        for row in found["arms"]:
+            seeds = row["over_seeds"]
+            shown = "–" if seeds is None else f"{seeds[0]:.3f} to {seeds[1]:.3f}"
+            low, high = row["over_texts"]
+            lines.append(
+                f"| {row['name']} | {row['labels']:,} | {row['accuracy']:.3f} | "
+                f"{low:.3f} to {high:.3f} | {shown} |"
+            )
+    return "\n".join(lines)
+
+
 def course() -> str:
     found, linear = load("course"), load("linear")
     lines = [
@@ -183,7 +205,8 @@ def page() -> str:
         "# Results\n\nMade by `python benchmarks/results.py` from the files in `docs/results`. "
         "Commands that need a corpus read it from the folder that `HEADSWAP_DATA` names."
     )
-    return "\n\n".join([head, course(), objectives(), scoring(), kills(), memory()]) + "\n"
+    parts = [transfer(), course(), objectives(), scoring(), kills(), memory()]
+    return "\n\n".join([head, *parts]) + "\n"
 
 
 def main() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+os.environ["OMP_NUM_THREADS"] = "1"  # tests run side by side
 os.environ["CUDA_VISIBLE_DEVICES"] = ""  # the suite promises exact bytes, and those of a CPU
 
 import torch

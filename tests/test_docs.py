@@ -3,6 +3,7 @@ somewhere."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -26,6 +27,11 @@ def test_results_are_rendered_from_their_files():
     command = [sys.executable, str(ROOT / "benchmarks/results.py"), "--check"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_readmes_verdict_is_the_demos():
+    found = json.loads((ROOT / "docs/results/transfer.json").read_text("utf-8"))
+    assert found["demo"]["verdict"] in (ROOT / "README.md").read_text("utf-8")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -99,7 +105,13 @@ def test_the_demo(tmp_path):
     command = [sys.executable, "-m", "headswap", "demo", "--out", str(tmp_path / "demo")]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr
-    assert "test accuracy: scratch 0." in done.stdout
+    found = json.loads((tmp_path / "demo/report.json").read_text())
+    gains = {(row["from"], row["to"]): row for row in found["differences"]}
+    for other in ("scratch", "linear"):
+        gain = gains[other, "english-small"]
+        assert gain["over_texts"]["low"] > 0, found["verdict"]
+    assert gains["scratch", "english-small"]["over_seeds"]["low"] > 0
+    assert (tmp_path / "demo/report.html").stat().st_size < 5e6
 
 
 @pytest.fixture

@@ -93,7 +93,8 @@ def make_plan(design: Design, rows: splits.Rows, checked: Table, report: Reporte
     length = round(min(chosen.model.length, TOKENS_A_WORD * words + 2))
     batch = chosen.train.batch
     step = speed.SHARING * speed.step_seconds(chosen.model, batch, length, design.device, threads)
-    costs = Costs(step, step / 3 / batch, batch, workers, len(rows["valid"]), len(rows["test"]))
+    together = speed.effective(design.device, workers)
+    costs = Costs(step, step / 3 / batch, batch, together, len(rows["valid"]), len(rows["test"]))
     pretraining = bases.pretraining_seconds(design, found)
     plan = fit(wanted, costs, max(60 * design.minutes - pretraining, 6 * design.minutes))
     text = checked["splits"].get("text", checked["splits"]["train"])

@@ -12,7 +12,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -108,8 +108,11 @@ class Workers:
     def __init__(self, count: int, threads: int, report: Reporter) -> None:
         self._count, self._threads, self._report = count, threads, report
         self._pool: ProcessPoolExecutor | None = None
+        self._before: Any = None
 
     def __enter__(self) -> Workers:
+        if threading.current_thread() is threading.main_thread():
+            self._before = signal.signal(signal.SIGTERM, _interrupt)
         if self._count > 1:
             context = multiprocessing.get_context("spawn")
             begin = (os.getpid(), self._threads)
@@ -117,6 +120,8 @@ class Workers:
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if self._before is not None:
+            signal.signal(signal.SIGTERM, self._before)
         if self._pool is not None:
             # After a failure the others save what they have; nothing new is begun.
             self._pool.shutdown(wait=True, cancel_futures=True)
@@ -159,6 +164,11 @@ class Workers:
             ) from error
         except KeyboardInterrupt as error:
             raise Interrupted("interrupted; every run that had begun was saved") from error
+
+
+def _interrupt(number: int, frame: object) -> None:
+    """A scheduler's request to stop is the user's."""
+    raise KeyboardInterrupt
 
 
 def _begin_worker(parent: int, threads: int) -> None:

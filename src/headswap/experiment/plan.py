@@ -151,7 +151,7 @@ class Costs:
     step: float
     text: float
     batch: int
-    workers: int
+    workers: float
     valid: int
     test: int
 

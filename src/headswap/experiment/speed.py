@@ -18,6 +18,7 @@ from headswap.training.plan import Plan
 REPEATS = 3
 SHARING = 1.15
 GPU_WORKERS = 6
+GPU_SHARING = 0.5
 
 
 def step_seconds(stack: Stack, batch: int, length: int, device: str, threads: int) -> float:
@@ -56,11 +57,21 @@ def share_out(device: str, wanted: int | None) -> tuple[int, int]:
     return workers, max(1, cores // workers)
 
 
+def effective(device: str, workers: int) -> float:
+    """How many times faster several workers are than one: they share a GPU's kernels."""
+    place = machine.pick_device(device)
+    if place.type != "cuda":
+        return workers
+    each = max(1.0, workers / torch.cuda.device_count())
+    return float(workers / each * each**GPU_SHARING)
+
+
 def _cores() -> int:
+    """As many as torch would use, which OMP_NUM_THREADS can lower."""
     try:
-        return len(os.sched_getaffinity(0))
+        return min(len(os.sched_getaffinity(0)), torch.get_num_threads())
     except AttributeError:  # not on every system
-        return os.cpu_count() or 1
+        return torch.get_num_threads()
 
 
 def _timed(work: Callable[[], None]) -> float:

@@ -154,7 +154,7 @@ def _colour(names: Series) -> Table:
 
 
 def _legend() -> Table:
-    return {"title": None, "orient": "top", "labelLimit": 240, "symbolOpacity": 1}
+    return {"title": None, "orient": "top", "labelLimit": 240, "symbolOpacity": 1, "columns": 4}
 
 
 def _picked(values: Sequence[str], names: Series) -> list[str]:

@@ -1,0 +1,195 @@
+"""A whole small experiment: its arms, its report, its end after a kill, its refusals."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from conftest import review_rows, write_jsonl
+from experiment.small import QUICK, SHAPE, design, files
+from headswap import api, use
+from headswap.errors import DataError, UsageError
+from headswap.experiment import conduct, findings, verdict
+from headswap.experiment.design import Design, Folder
+from headswap.progress import Silent
+from headswap.run import Run
+
+
+def test_all_arms_are_there_and_paired(experiment):
+    path, report = experiment
+    found = json.loads((path / "report.json").read_text())
+    names = {row["name"] for row in found["arms"]}
+    assert names == {
+        "linear", "scratch-causal", "scratch-masked", "causal", "masked", "probe-causal",
+        "probe-masked",
+    }  # fmt: skip
+    pairs = {(row["to"], row["from"]) for row in found["differences"]}
+    assert ("causal", "scratch-causal") in pairs and ("masked", "scratch-masked") in pairs
+    assert found["leaked_test_texts"] >= 1
+    assert any(line.startswith("plan: ") for line in report.lines)
+    for row in found["arms"]:
+        assert len(row["accuracy_by_seed"]) == 2
+        assert (row["labels"] == 120) <= (row["kind"] in ("linear", "scratch"))
+        total = np.sum(row["confusion"])
+        assert total == 2 * found["test_texts"]
+        assert np.trace(row["confusion"]) / total == pytest.approx(row["accuracy"])
+
+
+def test_scratch_differs_from_pretrained_in_its_first_weights_alone(experiment):
+    path, _ = experiment
+    found = json.loads((path / "report.json").read_text())
+    runs = {row["name"]: Run(path / row["runs"][0]) for row in found["arms"] if row["labels"] == 20}
+    one, two = runs["scratch-causal"].settings(), runs["causal"].settings()
+    assert one["model"] == two["model"] and one["classify"] == two["classify"]
+    assert one["data"]["train"] == two["data"]["train"] and "base" not in one["data"]
+    for key in set(one["train"]) - {"lr"}:
+        assert one["train"][key] == two["train"][key], key
+    tokens = [
+        (run.path / "tokenizer/sentencepiece.model").read_bytes()
+        for run in runs.values()
+        if (run.path / "tokenizer").exists()
+    ]
+    assert len(set(tokens)) == 1
+
+
+def test_the_test_set_is_touched_only_by_runs_that_count(experiment):
+    path, _ = experiment
+    found = json.loads((path / "report.json").read_text())
+    counted = {run for row in found["arms"] for run in row["runs"]}
+    for run in (path / "runs").iterdir():
+        assert (run / "predictions/test.jsonl").exists() == (f"runs/{run.name}" in counted)
+
+
+def test_every_run_predicts_and_is_compared(experiment):
+    path, _ = experiment
+    found = json.loads((path / "report.json").read_text())
+    for name in ("linear", "masked"):
+        row = next(r for r in found["arms"] if (r["name"], r["labels"]) == (name, 60))
+        model = use.load(Run.open(path / row["runs"][0]), "cpu")
+        said = list(model.predict(["a wonderful story", "a dreadful story"]))
+        assert {p.label for p in said} <= {"good", "bad"}
+        again = model.evaluate([path / "data/test.jsonl"])
+        assert again["accuracy"] == pytest.approx(row["accuracy_by_seed"][0])
+    best = api.load(path / "best", device="cpu")
+    assert list(best.predict(["a lovely book"]))
+    assert (path / "best/README.md").read_text().startswith("# ")
+
+
+def test_the_report_is_computed_anew_without_torch(experiment):
+    path, _ = experiment
+    before = (path / "report.json").read_bytes(), (path / "report.html").read_bytes()
+    code = (
+        "import sys\nfrom pathlib import Path\nfrom headswap.experiment import verdict\n"
+        f"verdict.write(Path({str(path)!r}))\nassert 'torch' not in sys.modules\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert before == ((path / "report.json").read_bytes(), (path / "report.html").read_bytes())
+
+
+def test_going_on_with_a_finished_experiment_changes_nothing(experiment):
+    path, _ = experiment
+    before = {p: p.stat().st_mtime_ns for p in path.rglob("*.safetensors")}
+    page = (path / "report.html").read_bytes()
+    conduct.conduct(Folder.open(path), Silent())
+    assert before == {p: p.stat().st_mtime_ns for p in path.rglob("*.safetensors")}
+    assert page == (path / "report.html").read_bytes()
+
+
+def test_a_lost_run_is_made_again_to_the_same_bytes(experiment, tmp_path):
+    path, _ = experiment
+    found = json.loads((path / "report.json").read_text())
+    row = next(r for r in found["arms"] if (r["name"], r["labels"]) == ("masked", 20))
+    run = path / row["runs"][1]
+    results = ("model.safetensors", "metrics.jsonl", "predictions/test.jsonl", "scores.json")
+    kept = {name: (run / name).read_bytes() for name in results}
+    shutil.rmtree(run)
+    conduct.conduct(Folder.open(path), Silent())
+    assert kept == {name: (run / name).read_bytes() for name in results}
+
+
+def test_a_killed_experiment_goes_on_where_it_was(tmp_path):
+    paths = files(tmp_path)
+    arguments = ["transfer", paths["table"], "--test", paths["test"], "--text", paths["text"]]
+    arguments += ["--out", tmp_path / "out", "--workers", 2, "--seeds", 2, "--labels", "20,60"]
+    arguments += ["--pretraining-minutes", 0.01, "--set", "train.epochs=2", "--device", "cpu"]
+    for change in QUICK["base_changes"]:
+        arguments += ["--set-base", change]
+    command = [sys.executable, "-m", "headswap", *map(str, arguments)]
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    environment = {**os.environ, "OMP_NUM_THREADS": "2"}
+    running = subprocess.Popen(command, start_new_session=True, env=environment, **quiet)
+    deadline = time.monotonic() + 90
+    while not list((tmp_path / "out").glob("runs/*/manifest.json")):
+        assert running.poll() is None and time.monotonic() < deadline
+        time.sleep(0.05)
+    running.send_signal(signal.SIGKILL)
+    running.wait()
+    done = list((tmp_path / "out").glob("runs/*/manifest.json"))
+    stamps = {p: p.stat().st_mtime_ns for p in done if "linear" not in str(p)}
+    again = [sys.executable, "-m", "headswap", "resume", str(tmp_path / "out")]
+    finished = subprocess.run(again, capture_output=True, text=True)
+    assert finished.returncode == 0, finished.stderr
+    assert (tmp_path / "out/report.html").exists()
+    untested = {p for p in stamps if not (p.parent / "tested.json").exists()}
+    assert all(p.stat().st_mtime_ns == stamps[p] for p in untested)
+
+
+def test_an_existing_base_another_text_and_related_labels(tmp_path):
+    paths = files(tmp_path)
+    base = tmp_path / "mine"
+    api.train("masked", paths["text"], out=base, changes=list(SHAPE), device="cpu")
+    related = write_jsonl(tmp_path / "related.jsonl", review_rows(60, 4))
+    wanted = design(paths, bases=(str(base),), via=(str(related),), seeds=1, labels=(40,))
+    folder = conduct.start(wanted, tmp_path / "out", Silent())
+    found = findings.compute(folder.path)
+    names = {row["name"] for row in found["arms"] if row["kind"] == "pretrained"}
+    assert names == {"mine", "mine-adapted", "mine-via", "mine-adapted-via"}
+    assert [row["name"] for row in found["arms"] if row["kind"] == "scratch"] == ["scratch"]
+    assert found["differences"][0]["over_seeds"] is None
+    assert "no seed interval" in verdict.verdict(found)
+
+
+def test_refusals_leave_nothing_behind(tmp_path):
+    paths = files(tmp_path)
+    out = tmp_path / "out"
+
+    def refused(error, message, **given):
+        with pytest.raises(error, match=message):
+            conduct.start(design(paths, **given), out, Silent())
+        assert not out.exists()
+
+    one = write_jsonl(tmp_path / "one.jsonl", [{**r, "label": "x"} for r in review_rows(40)])
+    refused(DataError, "only one label", table=(str(one),), test=())
+    refused(UsageError, "unknown objective", objectives=("casual",))
+    refused(UsageError, "unknown setting", changes=("train.rate=1",))
+    same = {"table": (str(paths["table"]),), "test": (str(paths["table"]),)}
+    refused(DataError, "meaningless", **same)
+    out.mkdir()
+    (out / "mine.txt").write_text("x")
+    with pytest.raises(UsageError, match="not an empty folder"):
+        conduct.start(design(paths), out, Silent())
+
+
+def test_a_base_for_another_language_is_refused(tmp_path):
+    paths = files(tmp_path)
+    greek = "Μια υπέροχη ιστορία που δεν θα ξεχάσω ποτέ στη ζωή μου {}"
+    rows = [{"text": greek.format(i), "label": str(i % 2)} for i in range(60)]
+    table = write_jsonl(tmp_path / "greek.jsonl", rows)
+    wanted = design(paths, table=(str(table),), test=(), text=(), bases=("english-small",))
+    with pytest.raises(DataError, match="another language"):
+        conduct.start(wanted, tmp_path / "out", Silent())
+
+
+def test_bad_numbers_are_usage_errors():
+    for given in ({"seeds": 0}, {"minutes": 0.0}, {"labels": (1,)}, {"table": ()}):
+        with pytest.raises(UsageError):
+            Design(**{"table": ("x",), **given})

@@ -1,0 +1,51 @@
+"""The base that comes with Headswap: whole, small, usable by its name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import headswap
+from conftest import review_rows, write_jsonl
+from headswap.errors import StorageError
+from headswap.run import Run, shipped
+
+
+def test_it_is_whole_and_small_and_names_no_machine():
+    assert shipped() == ["english-small"]
+    run = Run.open(Path("english-small"))
+    run.check_finished()
+    parts = [path for path in run.path.rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in parts) < 12e6
+    for path in parts:
+        if path.suffix in (".json", ".toml", ".jsonl"):
+            assert "/" not in path.read_text("utf-8").replace("benchmarks/", "").replace(
+                "tokenizer/", ""
+            ).replace("predictions/", ""), path
+
+
+def test_it_fills_masks_with_sense():
+    base = headswap.load("english-small", device="cpu")
+    (candidates,) = base.fill("the movie was really <mask> and i loved it", 10)
+    assert {"good", "great"} & {candidate.token for candidate in candidates}
+
+
+def test_it_is_a_base_by_its_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_jsonl(tmp_path / "reviews.jsonl", review_rows(40))
+    model = headswap.train(
+        "classify",
+        "reviews.jsonl",
+        base="english-small",
+        out="mine",
+        changes=["train.steps=2"],
+        device="cpu",
+    )
+    assert model.run.settings()["data"]["base"] == "english-small"
+    assert list(model.predict(["a lovely book"]))
+
+
+def test_an_unknown_run_hears_of_it():
+    with pytest.raises(StorageError, match="english-small"):
+        Run.open(Path("englisch-small"))
