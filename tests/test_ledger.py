@@ -32,6 +32,8 @@ def stacks(draw: st.DrawFn) -> Stack:
             "final_norm": draw(st.booleans()),
             "tied": draw(st.booleans()),
             "head_bias": draw(st.booleans()),
+            "decoder_layers": draw(st.integers(0, 2)),
+            "shared_embedding": draw(st.booleans()),
         }
     )
 
@@ -59,7 +61,7 @@ def test_the_courses_counts():
     language_model = facts("course", None, None)["parameters"]
     assert language_model["total"] == 21_018_401
     assert language_model["heads"]["token"] == 10_050_201
-    assert language_model["each_layer"] == {
+    assert language_model["each"]["layer"] == {
         "total": 242_000,
         "attention": 160_800,
         "feedforward": 80_400,

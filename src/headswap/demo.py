@@ -12,6 +12,7 @@ import importlib.util
 import json
 from pathlib import Path
 
+from headswap import pipeline, settings, use
 from headswap.errors import ResourceError
 from headswap.experiment import conduct
 from headswap.experiment.design import PLAN, Design, Folder
@@ -22,6 +23,7 @@ from headswap.run import TOKENIZER, Run
 BASE, LIVE = "english-small", "hybrid"
 LABELS, MANY_LABELS, SEEDS = 200, 2_000, 3
 TEXTS, VALID, TEST = 4_000, 160, 1_000
+MOST_NUMBER, PAIRS, SMALL_NUMBERS = 100_000, 18_000, 2_000
 EPOCHS, PRETRAINING_MINUTES, MINUTES = 3, 0.3, 30.0
 
 
@@ -56,6 +58,39 @@ def demo(out: Path, report: Reporter) -> Folder:
         title="Film snippets from Rotten Tomatoes",
     )
     return conduct.start(design, out, report)
+
+
+def numbers(out: Path, report: Reporter) -> str:
+    """Train a translator of number names and judge it by exact match on unseen numbers."""
+    try:
+        from num2words import num2words
+    except ImportError as error:
+        raise ResourceError("the demo needs num2words", fix="pip install num2words") from error
+    folder = out.with_name(f"{out.name}-data")
+    paths = {role: folder / f"{role}.tsv" for role in ("train", "valid", "test")}
+    order = sorted(range(MOST_NUMBER), key=lambda number: derive(0, "numbers", number))
+    parts = {"test": order[:500], "valid": order[500:700], "train": order[700 : 700 + PAIRS]}
+    # Short names are rare among all numbers, so those that are not for testing come along.
+    away = {*parts["test"], *parts["valid"], *parts["train"]}
+    parts["train"] += [number for number in range(SMALL_NUMBERS) if number not in away]
+    folder.mkdir(parents=True, exist_ok=True)
+    for role, some in parts.items():
+        lines = [f"{num2words(n, lang='en')}\t{num2words(n, lang='fr')}\n" for n in some]
+        paths[role].write_text("".join(lines), "utf-8")
+    if Run(out).exists():
+        pipeline.execute(Run.open(out), report)
+    else:
+        sources = {role: [str(path)] for role, path in paths.items()}
+        shape = {"data": sources, "train": {"device": "cpu"}}
+        pipeline.start(settings.resolve("translate", "numbers", [shape]), out, report)
+    model = use.load(Run.open(out), "cpu")
+    assert isinstance(model, use.Trained)
+    found = model.evaluate([paths["test"]])
+    shown = [num2words(n, lang="en") for n in (7, 80, 91, 1_871, 99_999)]
+    said = [some[0].text for some in model.translate(shown)]
+    lines = [f"  {one}  →  {two}" for one, two in zip(shown, said, strict=True)]
+    return "\n".join([*lines, f"exact match on {len(parts['test'])} unseen numbers: "
+                      f"{found['exact_match']:.3f}"])  # fmt: skip
 
 
 def write_data(folder: Path) -> dict[str, Path]:

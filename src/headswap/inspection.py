@@ -75,8 +75,10 @@ def table(facts: Table) -> RichTable:
 
     row(f"embedding of {facts['vocabulary']:,} tokens", counts["embedding"])
     row("layers", counts["layers"])
-    for part in ("attention", "feedforward", "norms"):
-        row(f"  each: {part}", counts["each_layer"][part])
+    for kind, parts in counts["each"].items():
+        for part, count in parts.items():
+            if part != "total":
+                row(f"  each {kind}: {part}", count)
     if counts["other_norms"]:
         row("other norms", counts["other_norms"])
     for name, count in counts["heads"].items():

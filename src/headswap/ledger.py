@@ -29,16 +29,14 @@ class Entry:
 
 def entries(stack: Stack, vocabulary: int, heads: Mapping[str, HeadSpec]) -> list[Entry]:
     """Every parameter tensor of a model, tied weights once."""
-    d = stack.width
-    found = [Entry("backbone.embedding.weight", (vocabulary, d))]
-    if stack.positions == "learned":
-        found.append(Entry("backbone.position_embedding.weight", (stack.length, d)))
-    if stack.embedding_norm:
-        found += _norm("backbone.embedding_norm", stack)
-    for index in range(stack.layers):
-        found += _layer(f"backbone.layers.{index}", stack)
-    if stack.final_norm:
-        found += _norm("backbone.final_norm", stack)
+    found = [Entry("backbone.embedding.weight", (vocabulary, stack.width))]
+    if not stack.decoder_layers:
+        found += _stack("backbone", stack, stack.layers)
+    else:
+        if not stack.shared_embedding:
+            found.append(Entry("backbone.encoder.embedding.weight", (vocabulary, stack.width)))
+        found += _stack("backbone.encoder", stack, stack.layers)
+        found += _stack("backbone.decoder", stack, stack.decoder_layers, cross=True)
     for name, spec in heads.items():
         found += [Entry(f"heads.{name}.{part}", shape) for part, shape in spec.tensors().items()]
     return found
@@ -48,24 +46,33 @@ def parameters(stack: Stack, vocabulary: int, heads: Mapping[str, HeadSpec]) -> 
     """Totals by part: what ``headswap inspect`` prints."""
     listed = entries(stack, vocabulary, heads)
 
-    def total(prefix: str) -> int:
-        return sum(entry.count for entry in listed if entry.name.startswith(prefix))
+    def total(*parts: str) -> int:
+        """The parameters whose name has all of these parts."""
+        return sum(entry.count for entry in listed if all(part in entry.name for part in parts))
 
-    layer = "backbone.layers.0"
-    return {
-        "total": total(""),
+    counts: Table = {
+        "total": total(),
         "backbone": total("backbone."),
-        "embedding": total("backbone.embedding.") + total("backbone.position_embedding."),
-        "layers": total("backbone.layers."),
-        "each_layer": {
-            "total": total(f"{layer}."),
-            "attention": total(f"{layer}.attention."),
-            "feedforward": total(f"{layer}.feedforward."),
-            "norms": total(f"{layer}.attention_norm.") + total(f"{layer}.feedforward_norm."),
-        },
-        "other_norms": total("backbone.embedding_norm.") + total("backbone.final_norm."),
+        "embedding": total("embedding.weight"),
+        "layers": total(".layers."),
+        "other_norms": total("embedding_norm.") + total("final_norm."),
         "heads": {name: total(f"heads.{name}.") for name in heads},
     }
+    kinds = {"layer": "backbone.layers.0."}
+    if stack.decoder_layers:
+        kinds = {"encoder layer": "encoder.layers.0.", "decoder layer": "decoder.layers.0."}
+    counts["each"] = {}
+    for kind, layer in kinds.items():
+        parts = {
+            "attention": total(f"{layer}attention."),
+            "cross-attention": total(f"{layer}cross."),
+            "feedforward": total(f"{layer}feedforward."),
+        }
+        parts = {part: count for part, count in parts.items() if count}
+        whole = total(layer)
+        norms = whole - sum(parts.values())
+        counts["each"][kind] = {"total": whole, **parts, "norms": norms}
+    return counts
 
 
 def flops_a_token(
@@ -78,6 +85,31 @@ def flops_a_token(
     matrices = 4 * d * d + (3 if stack.gated else 2) * d * f
     attention = 12 * stack.layers * d * length * (0.5 if causal else 1.0)
     return 6 * (stack.layers * matrices + vocabulary * d * scored) + attention
+
+
+def _stack(name: str, stack: Stack, layers: int, cross: bool = False) -> list[Entry]:
+    """One stack without its embedding."""
+    found = []
+    if stack.positions == "learned":
+        shape = (stack.length, stack.width)
+        found.append(Entry(f"{name}.position_embedding.weight", shape))
+    if stack.embedding_norm:
+        found += _norm(f"{name}.embedding_norm", stack)
+    for index in range(layers):
+        found += _layer(f"{name}.layers.{index}", stack)
+        if cross:
+            found += _cross(f"{name}.layers.{index}", stack)
+    if stack.final_norm:
+        found += _norm(f"{name}.final_norm", stack)
+    return found
+
+
+def _cross(name: str, stack: Stack) -> list[Entry]:
+    d = stack.width
+    found = _linear(f"{name}.cross.q", d, d, stack.bias)
+    found += _linear(f"{name}.cross.kv", d, 2 * d, stack.bias)
+    found += _linear(f"{name}.cross.out", d, d, stack.bias)
+    return found + _norm(f"{name}.cross_norm", stack)
 
 
 def _layer(name: str, stack: Stack) -> list[Entry]:

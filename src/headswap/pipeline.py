@@ -12,17 +12,18 @@ from typing import Any
 
 import torch
 
-from headswap import ledger, predictions, storage
+from headswap import ledger, predictions, storage, translating
 from headswap import run as runs
 from headswap import settings as settings_module
 from headswap.errors import DataError, HeadswapError, Interrupted, StorageError, UsageError
-from headswap.nn.model import Model, grow_vocabulary, new_model, swap_head
-from headswap.objectives import Classify
-from headswap.prepare import ROLES, Prepared, Rows, split_rows, with_labels
+from headswap.nn.model import Model, grow_vocabulary, new_model, swap_head, warm_start
+from headswap.objectives import Classify, Translate
+from headswap.prepare import ROLES, Prepared, split_rows, with_labels
 from headswap.progress import Reporter
 from headswap.run import Run
 from headswap.settings import Settings
 from headswap.text import corpus, files, tokenizer
+from headswap.text.corpus import LabelledText, PairText
 from headswap.text.tokenizer import Tokenizer
 from headswap.training import checkpoint, machine
 from headswap.training.evaluate import evaluate, scores
@@ -73,6 +74,10 @@ def checked(settings: Settings) -> tuple[Settings, Table]:
         if objective.room(settings.model) < 1:
             raise UsageError(f"a model.length of {settings.model.length} leaves no room for text")
         objective = with_labels(objective, data)
+    elif isinstance(objective, Translate):
+        for role in ROLES:
+            if paths := [Path(path) for path in getattr(data, role)]:
+                next(iter(corpus.pairs(paths, data.reading)))
     else:
         for path in map(Path, data.train):
             next(iter(corpus.documents([path], data.reading)))
@@ -102,9 +107,10 @@ def execute(
     paths = _locate(run, settings, data_folder)
     place = machine.pick_device(device or settings.train.device)
     machine.prepare(settings.train, place, settings.train.threads or torch.get_num_threads())
-    rows = split_rows(settings, paths)
-    tokens = _tokenizer(run, settings, paths, rows, report)
-    prepared = Prepared(settings, paths, rows, tokens, report)
+    rows, pairs = split_rows(settings, paths)
+    seen = rows.get("train") or pairs.get("train")
+    tokens = _tokenizer(run, settings, paths, seen, report)
+    prepared = Prepared(settings, paths, rows, pairs, tokens, report)
     stack, objective = settings.model, settings.objective
     model = Model(stack, tokens.size, objective.heads(stack, tokens.size)).to(place)
     _tell_size(model, settings, place, report)
@@ -112,7 +118,11 @@ def execute(
     def initial(fresh: Model) -> None:
         _fill(fresh, settings, tokens, report)
 
-    state = train(model, objective, tokens, prepared.data, settings.train, run, report, initial)
+    data = prepared.data
+    if isinstance(objective, Translate) and settings.train.select in ("auto", "bleu"):
+        judge = translating.judge_of(tokens, objective, pairs["valid"])
+        data = dataclasses.replace(data, judge=judge)
+    state = train(model, objective, tokens, data, settings.train, run, report, initial)
     summary = {
         "steps": state.step,
         "tokens": state.tokens,
@@ -159,12 +169,12 @@ def _tokenizer(
     run: Run,
     settings: Settings,
     paths: Mapping[str, Sequence[Path]],
-    rows: Rows,
+    seen: Sequence[LabelledText] | Sequence[PairText] | None,
     report: Reporter,
 ) -> Tokenizer:
     folder = run.path / runs.TOKENIZER
     if not folder.exists():
-        made = _make_tokenizer(settings, paths, rows, report)
+        made = _make_tokenizer(settings, paths, seen, report)
         whole = made.with_specials(settings.objective.specials)
         if whole.size > made.size:
             added = ", ".join(whole.pieces(range(made.size, whole.size)))
@@ -178,7 +188,10 @@ def _tokenizer(
 
 
 def _make_tokenizer(
-    settings: Settings, paths: Mapping[str, Sequence[Path]], rows: Rows, report: Reporter
+    settings: Settings,
+    paths: Mapping[str, Sequence[Path]],
+    seen: Sequence[LabelledText] | Sequence[PairText] | None,
+    report: Reporter,
 ) -> tokenizer.SentencePieceTokenizer:
     plan, data = settings.tokenizer, settings.data
     if data.base:
@@ -190,8 +203,8 @@ def _make_tokenizer(
             report.say(f"tokenizer: appended the missing specials {', '.join(loaded.appended)}")
         return loaded
     report.say(f"training a {plan.kind} tokenizer of {plan.vocabulary:,} tokens")
-    if rows:  # labelled texts: those held out for validation stay unseen
-        texts: Iterable[str] = (row.text for row in rows["train"])
+    if seen is not None:  # what is held out for validation stays unseen
+        texts: Iterable[str] = (text for row in seen for text in row.texts)
     else:
         texts = corpus.documents(paths["train"], data.reading)
     made = tokenizer.train(texts, plan)
@@ -219,14 +232,23 @@ def _fill(model: Model, settings: Settings, tokens: Tokenizer, report: Reporter)
             base = grow_vocabulary(base, tokens.size, seed=seed)
             new = tokens.pieces(range(base_tokens.size, tokens.size))
             report.say(f"the base's vocabulary grew by {', '.join(new)}")
+        if stack.decoder_layers and not base.backbone.stack.decoder_layers:
+            source, carried = warm_start(base, stack, heads, seed=seed)
+            _copy(source, model)
+            report.say(f"{base_run.path.name}: {carried}")
+            return
         same = base_settings.objective == settings.objective
         keep = tuple(name for name in heads if same or name != "label")
         source, carried = swap_head(base, heads, seed=seed, keep=keep)
         report.say(f"{base_run.path.name}: {carried}")
-    with torch.no_grad():
-        found = source.tensors()
-        for name, tensor in model.tensors().items():
-            tensor.copy_(found[name])
+    _copy(source, model)
+
+
+@torch.no_grad()
+def _copy(source: Model, model: Model) -> None:
+    found = source.tensors()
+    for name, tensor in model.tensors().items():
+        tensor.copy_(found[name])
 
 
 def load_model(run: Run, device: torch.device | None = None) -> tuple[Model, Settings]:
@@ -261,6 +283,8 @@ def _finish(
     splits: dict[str, Sequence[Any]] = {"valid": prepared.data.valid}
     if "test" in prepared.labelled:
         splits["test"] = prepared.labelled["test"]
+    if "test" in prepared.pairs:
+        splits["test"] = prepared.encoded_pairs(prepared.pairs["test"])
     for role, examples in splits.items():
         if not examples:
             continue
@@ -271,7 +295,13 @@ def _finish(
             truth = [example.label for example in examples]
             lines[role] = predictions.lines(result.logits_NC, truth, objective.labels)
         results[role] = scores(result, truth)
-        told = "  ".join(f"{name} {value:.4f}" for name, value in results[role].items())
+        if isinstance(objective, Translate):
+            texts = prepared.pairs[role]
+            lines[role], judged = translating.judged(model, tokens, objective, texts)
+            results[role] |= judged
+        told = "  ".join(
+            f"{name} {value:.4f}" for name, value in results[role].items() if name != "signature"
+        )
         report.say(f"{role}: {told}")
     with storage.new_folder(run.path / runs.PREDICTIONS) as staged:
         for role, content in lines.items():

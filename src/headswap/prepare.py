@@ -10,17 +10,20 @@ from typing import Any
 import numpy as np
 
 from headswap.errors import DataError, UsageError
-from headswap.objectives import Classify
+from headswap.objectives import Classify, Translate
 from headswap.progress import Reporter, size
 from headswap.randomness import derive
 from headswap.settings import DataPlan, Settings
 from headswap.text import corpus, files, shards
 from headswap.text.check import fingerprint
-from headswap.text.corpus import LabelledText
+from headswap.text.corpus import LabelledText, PairText
 from headswap.text.loader import (
     BucketLoader,
     Labelled,
+    Loader,
     MixedLoader,
+    Pair,
+    TokenLoader,
     Window,
     WindowLoader,
     Windows,
@@ -35,16 +38,20 @@ LONG = {
 }
 ROLES = ("train", "valid", "test")
 LABELS_HELD_OUT, WINDOWS_HELD_OUT, MOST_WINDOWS_HELD_OUT = 0.1, 0.01, 500
+PAIRS_HELD_OUT, MOST_PAIRS_HELD_OUT = 0.02, 1_000
 
 
 Rows = dict[str, list[LabelledText]]
+PairRows = dict[str, list[PairText]]
 
 
-def split_rows(settings: Settings, paths: Mapping[str, Sequence[Path]]) -> Rows:
-    """The labelled texts by role, with a share held out where no validation file is given;
-    nothing for objectives that read plain text."""
+def split_rows(settings: Settings, paths: Mapping[str, Sequence[Path]]) -> tuple[Rows, PairRows]:
+    """The labelled texts or the sentence pairs by role, with a share held out where no
+    validation file is given; nothing for objectives that read plain text."""
+    if isinstance(settings.objective, Translate):
+        return {}, _split_pairs(settings, paths)
     if not isinstance(settings.objective, Classify):
-        return {}
+        return {}, {}
     data = settings.data
     rows = {
         role: [row for path in some for row in corpus.labelled(path, data.reading)]
@@ -53,23 +60,46 @@ def split_rows(settings: Settings, paths: Mapping[str, Sequence[Path]]) -> Rows:
     if "valid" not in rows:
         share = LABELS_HELD_OUT if data.hold_out is None else data.hold_out
         rows["train"], rows["valid"] = hold_out(rows["train"], share, settings.train.seed)
-    return rows
+    return rows, {}
+
+
+def _split_pairs(settings: Settings, paths: Mapping[str, Sequence[Path]]) -> PairRows:
+    data = settings.data
+    pairs = {role: list(corpus.pairs(some, data.reading)) for role, some in paths.items()}
+    if settings.objective.reverse:  # type: ignore[attr-defined]
+        pairs = {
+            role: [PairText(pair.target, pair.source) for pair in some]
+            for role, some in pairs.items()
+        }
+    if "valid" not in pairs:
+        share = PAIRS_HELD_OUT if data.hold_out is None else data.hold_out
+        named = [LabelledText(pair.source, "") for pair in pairs["train"]]
+        _, away = hold_out(named, share, settings.train.seed)
+        held = {row.text for row in away[:MOST_PAIRS_HELD_OUT]}
+        pairs["valid"] = [pair for pair in pairs["train"] if pair.source in held]
+        pairs["train"] = [pair for pair in pairs["train"] if pair.source not in held]
+    return pairs
 
 
 class Prepared:
-    """``data`` for the training loop; ``labelled`` examples by role for the final scores."""
+    """``data`` for the training loop; ``labelled`` and ``pairs`` by role for the final
+    scores."""
 
     def __init__(
         self,
         settings: Settings,
         paths: Mapping[str, Sequence[Path]],
         rows: Rows,
+        pairs: PairRows,
         tokens: Tokenizer,
         report: Reporter,
     ) -> None:
         self.settings, self.paths, self.tokens, self.report = settings, paths, tokens, report
         self.labelled: dict[str, list[Labelled]] = {}
-        if isinstance(settings.objective, Classify):
+        self.pairs: PairRows = pairs
+        if isinstance(settings.objective, Translate):
+            self.data = self._translated(settings.objective, pairs)
+        elif isinstance(settings.objective, Classify):
             self.data = self._labelled(settings.objective, rows)
         else:
             self.data = self._windows()
@@ -95,6 +125,31 @@ class Prepared:
         loader = BucketLoader(train_rows, lengths, plan.batch, plan.seed)
         truth = [example.label for example in valid_rows]
         return Data(loader, valid_rows, truth, float(lengths.mean() + 1) * plan.batch)
+
+    def _translated(self, objective: Translate, pairs: PairRows) -> Data:
+        plan = self.settings.train
+        encoded = {role: self.encoded_pairs(some) for role, some in pairs.items()}
+        longest = min(objective.longest, self.settings.model.length - 2)
+        train = [pair for pair in encoded["train"] if len(pair.ids) <= longest]
+        if not train:
+            raise DataError(f"every pair is longer than {longest} tokens")
+        told = f"{len(train):,} pairs to train on, {len(encoded['valid']):,} to validate"
+        if left_out := len(encoded["train"]) - len(train):
+            told += f"; {left_out:,} left out, longer than {longest} tokens"
+        self.report.say(told)
+        if objective.both:
+            train += [Pair(pair.target, pair.source, backwards=True) for pair in train]
+        lengths = np.array([len(pair.ids) + 1 for pair in train])
+        loader: Loader[Pair] = BucketLoader(train, lengths, plan.batch, plan.seed)
+        if plan.batch_tokens is not None:
+            loader = TokenLoader(train, lengths, plan.batch_tokens, plan.seed)
+        total = sum(len(pair.source) + len(pair.target) + 2 for pair in train)
+        return Data(loader, encoded["valid"], None, total / loader.batches)
+
+    def encoded_pairs(self, some: Sequence[PairText]) -> list[Pair]:
+        sources = self.tokens.encode([pair.source for pair in some])
+        targets = self.tokens.encode([pair.target for pair in some])
+        return [Pair(one, two) for one, two in zip(sources, targets, strict=True)]
 
     def _windows(self) -> Data:
         if self.settings.data.weights:

@@ -23,7 +23,7 @@ from headswap.training.plan import BUDGETS, Plan
 from headswap.types import Table
 
 SECTIONS = ("model", "tokenizer", "data", "train")
-FREE_WITH_BASE = ("dropout", "length")
+FREE_WITH_BASE = ("dropout", "length", "decoder_layers", "shared_embedding")
 DEFAULT_RECIPE = "tiny"
 
 
@@ -115,7 +115,10 @@ def resolve(
     name = recipe or (base.recipe if base else DEFAULT_RECIPE)
     table = _recipe_for(name, objective)
     if base is not None:
+        wanted = table["model"].get("decoder_layers", base.model.layers)
         table["model"] = config.to_table(base.model)
+        if objective == "translate" and not base.model.decoder_layers:
+            table["model"]["decoder_layers"] = wanted
         table["tokenizer"] = config.to_table(base.tokenizer)
         if objective == "classify":
             causal = base.objective.visibility == "causal"

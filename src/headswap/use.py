@@ -14,22 +14,26 @@ from headswap import linear, metrics, predictions, scoring
 from headswap import run as runs
 from headswap.decoding.stepper import Stepper, prompt_ids
 from headswap.decoding.strategies import Sampling, extend
+from headswap.decoding.translation import Search
 from headswap.errors import UsageError
 from headswap.linear import LinearTrained
+from headswap.nn.backbone import EncoderDecoder
 from headswap.nn.heads import pool
 from headswap.nn.spec import Pool
 from headswap.nn.visibility import Inputs, Visibility
-from headswap.objectives import Causal, Classify, Masked
+from headswap.objectives import Causal, Classify, Masked, Translate
 from headswap.objectives.base import pad_rows
 from headswap.objectives.language import HEAD
 from headswap.pipeline import load_model
 from headswap.predictions import Prediction
+from headswap.report import bleu
 from headswap.run import Run
 from headswap.text import corpus, tokenizer
 from headswap.text.corpus import Reading
 from headswap.text.loader import Labelled, Window, by_length
 from headswap.training import machine
 from headswap.training.evaluate import evaluate
+from headswap.translating import Translation, Translator
 from headswap.types import Ids, Table
 
 TEXTS_AT_ONCE = 2_048
@@ -72,11 +76,14 @@ class Trained:
         return self._logits([Labelled(ids, 0) for ids in encoded])
 
     def evaluate(self, paths: Sequence[Path], reading: Reading = Reading()) -> Table:
-        """Accuracy and macro-F1 of a classifier; of a language model its loss and bits per
+        """Accuracy and macro-F1 of a classifier; BLEU, chrF and TER of a translator; of a
+        language model its loss and bits per
         byte, or its choices between minimal pairs where the files hold such."""
         reading = replace(reading, clean=self.settings.data.clean)
         if isinstance(self.settings.objective, Classify):
             return self._evaluate_labels(paths, reading)
+        if isinstance(self.settings.objective, Translate):
+            return self._evaluate_pairs_of_texts(paths, reading)
         if corpus.holds_pairs(paths[0]):
             return self._evaluate_pairs(paths)
         return self._evaluate_text(paths, reading)
@@ -95,7 +102,7 @@ class Trained:
         forbidden = tuple(token for token in never if token is not None)
         added = extend(stepper, len(started), length, self.tokens.eos, sampling, forbidden)
         return [
-            self.tokens.decode([*map(int, prompt[1:]), *new])
+            self.tokens.decode([*map(int, prompt[1:]), *new.ids])
             for prompt, new in zip(started, added, strict=True)
         ]
 
@@ -103,6 +110,49 @@ class Trained:
         """For each ``<mask>`` of a text, the likeliest tokens."""
         self._view(Masked, "fill masks", "masked or hybrid")
         return scoring.fill(self.model, self.tokens, text, most)
+
+    def translate(
+        self,
+        texts: Iterable[str],
+        how: Search = Search(),
+        *,
+        backwards: bool = False,
+        aligned: bool = False,
+    ) -> Iterator[list[Translation]]:
+        """The translations of each text, best first, in order, reading some thousands ahead.
+
+        ``backwards`` is the other direction of a model that learnt both; ``aligned`` adds the
+        source piece that each piece looked at most."""
+        translator = self._translator()
+        if backwards and not translator.objective.both:
+            raise UsageError(
+                "the run translates one way only",
+                where=self.run.path,
+                fix="train it with --set translate.both=true",
+            )
+        for some in groups(map(self._cleaned, texts), TEXTS_AT_ONCE):
+            yield from translator(some, how, backwards=backwards, aligned=aligned)
+
+    def _translator(self) -> Translator:
+        objective = self.settings.objective
+        if not isinstance(objective, Translate):
+            raise UsageError(
+                f"a {objective.name} run cannot translate",
+                where=self.run.path,
+                fix="use a run trained as translate",
+            )
+        return Translator(self.model, self.tokens, objective)
+
+    def _evaluate_pairs_of_texts(self, paths: Sequence[Path], reading: Reading) -> Table:
+        translator = self._translator()
+        pairs = list(corpus.pairs(paths, reading))
+        if translator.objective.reverse:
+            pairs = [corpus.PairText(pair.target, pair.source) for pair in pairs]
+        found = translator([pair.source for pair in pairs])
+        said = [some[0].text for some in found]
+        right = [pair.target for pair in pairs]
+        exact = sum(a == b for a, b in zip(said, right, strict=True)) / len(right)
+        return {"sentences": len(pairs), **bleu.scores(said, right), "exact_match": exact}
 
     def embed(self, texts: Iterable[str], how: Pool = "mean") -> Iterator[np.ndarray]:
         """One vector a text, from the last layer."""
@@ -151,9 +201,12 @@ class Trained:
 
     @torch.no_grad()
     def _hidden(self, texts: Sequence[str]) -> tuple[list[Ids], list[np.ndarray]]:
-        """The ids read of each text, marks included, and the last layer's vectors."""
+        """The ids read of each text, marks included, and the last layer's vectors: of a
+        translator, its encoder's."""
         reader = Classify(("", " "), sees=self.settings.objective.visibility)
         stack = self.model.backbone.stack
+        backbone = self.model.backbone
+        encoder = backbone.encoder if isinstance(backbone, EncoderDecoder) else backbone
         encoded = self.tokens.encode(texts)
         rows = [reader.rows(ids, stack, self.tokens)[0] for ids in encoded]
         found: list[np.ndarray] = [np.zeros(0)] * len(rows)
@@ -161,7 +214,7 @@ class Trained:
             table = torch.from_numpy(pad_rows([rows[i] for i in group], self.tokens.pad))
             lengths = torch.tensor([len(rows[i]) for i in group])
             visibility = Visibility.of_lengths(reader.sees, lengths, table.shape[1])
-            hidden = self.model.backbone(Inputs(table, visibility).to(self.model.device))
+            hidden = encoder(Inputs(table, visibility).to(self.model.device))
             for i, vectors in zip(group, hidden.float().cpu().numpy(), strict=True):
                 found[i] = vectors[: len(rows[i])]
         return rows, found

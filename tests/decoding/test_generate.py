@@ -17,6 +17,10 @@ VOCABULARY = 40
 END = 2
 
 
+def grown(*arguments, **given):
+    return [row.ids for row in extend(*arguments, **given)]
+
+
 def prompts(count, longest=12, seed=0):
     draw = np.random.default_rng(seed)
     return [draw.integers(3, VOCABULARY, draw.integers(1, longest + 1)) for _ in range(count)]
@@ -57,9 +61,9 @@ def test_cached_logits_equal_uncached(stack):
 def test_cached_decoding_equals_uncached_on_a_thousand_prompts(style):
     model = causal_model(STACKS[style], VOCABULARY)
     some = prompts(500, seed=sum(map(ord, style)))
-    free = extend(Stepper(model, some, 10, "token"), len(some), 10, -1, Sampling())
+    free = grown(Stepper(model, some, 10, "token"), len(some), 10, -1, Sampling())
     end = max(range(VOCABULARY), key=[row[5] for row in free].count)
-    fast = extend(Stepper(model, some, 10, "token"), len(some), 10, end, Sampling())
+    fast = grown(Stepper(model, some, 10, "token"), len(some), 10, end, Sampling())
     assert fast == [slow(model, prompt, 10, end) for prompt in some]
     assert any(len(row) < 10 for row in fast) and any(len(row) == 10 for row in fast)
 
@@ -67,10 +71,10 @@ def test_cached_decoding_equals_uncached_on_a_thousand_prompts(style):
 def test_sampling_does_not_depend_on_batch_mates():
     model = causal_model(STACKS["modern"], VOCABULARY)
     some, sampling = prompts(5), Sampling(temperature=0.9, seed=4)
-    whole = extend(Stepper(model, some, 9, "token"), 5, 9, END, sampling)
-    first = extend(Stepper(model, some[:2], 9, "token"), 2, 9, END, sampling)
+    whole = grown(Stepper(model, some, 9, "token"), 5, 9, END, sampling)
+    first = grown(Stepper(model, some[:2], 9, "token"), 2, 9, END, sampling)
     assert whole[:2] == first
-    other = extend(Stepper(model, some, 9, "token"), 5, 9, END, Sampling(0.9, seed=5))
+    other = grown(Stepper(model, some, 9, "token"), 5, 9, END, Sampling(0.9, seed=5))
     assert whole != other
 
 
@@ -91,9 +95,9 @@ def test_sampling_draws_by_the_probabilities():
 def test_forbidden_tokens_never_appear():
     model = causal_model(STACKS["modern"], VOCABULARY)
     some = prompts(20)
-    free = extend(Stepper(model, some, 10, "token"), 20, 10, END, Sampling(2.0))
+    free = grown(Stepper(model, some, 10, "token"), 20, 10, END, Sampling(2.0))
     common = max(range(VOCABULARY), key=lambda t: sum(row.count(t) for row in free))
-    bound = extend(Stepper(model, some, 10, "token"), 20, 10, END, Sampling(2.0), never=(common,))
+    bound = grown(Stepper(model, some, 10, "token"), 20, 10, END, Sampling(2.0), never=(common,))
     assert common not in functools.reduce(operator.iadd, bound, [])
 
 

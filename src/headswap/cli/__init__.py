@@ -47,6 +47,7 @@ for command in (
     using.predict,
     using.evaluate,
     using.generate,
+    using.translate,
     using.fill,
     using.embed,
     looking.check,

@@ -124,15 +124,25 @@ def recipes(*, as_json: Json = False) -> None:
         print(f"{name:10} {about}")
 
 
-def demo(*, out: Path = Path("runs/demo")) -> None:
-    """Run the whole experiment on real film reviews in a few minutes, and write its report.
+def demo(
+    what: Literal["transfer", "translate"] = "transfer", /, *, out: Path | None = None
+) -> None:
+    """Run a whole experiment on real data in a few minutes.
+
+    transfer: what pretraining buys a classifier of film snippets, ending in a report.
+    translate: a translator of number names, English to French, trained in about a minute.
 
     Parameters
     ----------
+    what
+        transfer or translate.
     out
-        Where it goes. A demo that was stopped goes on from there.
+        Where it goes (runs/demo, runs/demo-translate). A demo that was stopped goes on there.
     """
     from headswap import demo as example
     from headswap.experiment.design import PAGE
 
-    print(example.demo(out, reporter()).path / PAGE)
+    if what == "translate":
+        print(example.numbers(out or Path("runs/demo-translate"), reporter()))
+    else:
+        print(example.demo(out or Path("runs/demo"), reporter()).path / PAGE)

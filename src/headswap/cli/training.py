@@ -58,14 +58,16 @@ def train(
 
         headswap train classify reviews.csv --out runs/scratch
 
+        headswap train translate train.en train.de --recipe tiny-translate --out runs/en-de
+
     Parameters
     ----------
     objective
-        What to learn: causal (the next token), masked (hidden tokens), hybrid (both) or
-        classify (a label).
+        What to learn: causal (the next token), masked (hidden tokens), hybrid (both),
+        classify (a label) or translate.
     data
         Files, folders or patterns: .txt, .jsonl, .csv, .tsv or .parquet; plain, .gz, .xz or
-        .zst.
+        .zst. For translate: tables of pairs, or two aligned text files, source first.
     out
         The run folder to make. It holds everything: settings, weights, metrics, predictions.
     base

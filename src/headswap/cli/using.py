@@ -150,6 +150,102 @@ def generate(
         print(text)
 
 
+def translate(
+    run: Path,
+    source: Path | None = None,
+    /,
+    *,
+    text: Repeated = [],  # noqa: B006
+    out: Path | None = None,
+    beam: int = 4,
+    penalty: float = 1.0,
+    best: int = 1,
+    scores: Annotated[bool, Parameter(negative="")] = False,
+    align: Annotated[bool, Parameter(negative="")] = False,
+    backwards: Annotated[bool, Parameter(negative="")] = False,
+    temperature: float = 0.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    seed: int = 0,
+    as_json: Json = False,
+    device: Device = "auto",
+) -> None:
+    """Translate sentences, one a line: of a file, of --text, or of standard input.
+
+    Examples:
+
+        headswap translate runs/en-de --text "A dog runs."
+
+        headswap translate runs/en-de sentences.txt --out translations.txt
+
+    Parameters
+    ----------
+    run
+        A finished translator.
+    source
+        A file of sentences, one a line. Without it, lines are read from standard input.
+    text
+        A sentence given on the command line; may be repeated.
+    out
+        A .txt or .jsonl file for the translations, written whole or not at all.
+    beam
+        How many translations are followed at a time; 1 takes the likeliest token each time.
+    penalty
+        The length penalty: 0 prefers short translations, 1 takes the mean a token.
+    best
+        Print so many translations of each sentence, best first, with their scores.
+    scores
+        Print the score beside each translation.
+    align
+        Print which source piece each piece looked at most.
+    backwards
+        The other direction of a model that learnt both.
+    temperature
+        Draw tokens instead (with --beam 1); 0.8 is a lively choice.
+    top_k
+        Draw from the k likeliest tokens only.
+    top_p
+        Draw from the likeliest tokens that make up this share.
+    seed
+        Another seed draws another translation.
+    """
+    from headswap.decoding.beam import Beam
+    from headswap.decoding.strategies import Sampling
+    from headswap.decoding.translation import Search
+    from headswap.text import corpus, files, output
+
+    if best < 1 or best > beam:
+        raise UsageError(f"cannot give the best {best} of {beam}", fix="use a wider --beam")
+    if text and source is not None:
+        raise UsageError(f"sentences from --text and from {source}", fix="give one of them")
+    how = Search(Beam(beam, penalty), Sampling(temperature, top_k, top_p, seed))
+    trained = _neural(run, device, "translate")
+    if text:
+        texts = iter(text)
+    elif source is not None:
+        texts = corpus.texts(source)
+    else:
+        texts = files.standard_input()
+    found = trained.translate(texts, how, backwards=backwards, aligned=align)
+    if out is not None and files.kind(out) != ".jsonl":
+        count = output.write_lines(out, (some[0].text for some in found))
+        print(f"{count:,} translations in {out}")
+        return
+    if out is not None:
+        rows = ({"translations": [vars(one) for one in some[:best]]} for some in found)
+        print(f"{output.write_table(out, rows):,} translations in {out}")
+        return
+    for some in found:
+        if as_json:
+            row = {"translations": [vars(one) for one in some[:best]]}
+            print(json.dumps(row, ensure_ascii=False), flush=True)
+            continue
+        for one in some[:best]:
+            print(f"{one.score:.4f}\t{one.text}" if scores or best > 1 else one.text, flush=True)
+            if align:
+                print("  ".join(f"{piece}←{seen}" for piece, seen in one.alignment or []))
+
+
 def fill(
     run: Path, texts: list[str], /, *, most: int = 5, as_json: Json = False, device: Device = "auto"
 ) -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from headswap.errors import UsageError
-from headswap.nn.attention import Cache
+from headswap.nn.attention import Cache, Memory
+from headswap.nn.backbone import EncoderDecoder
 from headswap.nn.model import Model
 from headswap.nn.visibility import Inputs, Visibility
 from headswap.objectives.base import pad_rows
@@ -20,15 +22,26 @@ class Stepper:
     """All that a search strategy knows: the scores of the next token, and how to move on.
 
     Rows may have prompts of different lengths; none sees another, and none is padded on the
-    left, so each row's positions are its own.
+    left, so each row's positions are its own. A translator's rows also look at their sources,
+    which are encoded once; ``widen`` makes several rows of each, and they share its source.
     """
 
-    def __init__(self, model: Model, prompts: Sequence[Ids], steps: int, head: str) -> None:
+    def __init__(
+        self,
+        model: Model,
+        prompts: Sequence[Ids],
+        steps: int,
+        head: str,
+        source: Inputs | None = None,
+    ) -> None:
         if not prompts or any(len(prompt) == 0 for prompt in prompts):
             raise UsageError("a prompt is empty", fix="begin it with at least one token")
         self._model, self._head = model, model.heads[head]
+        self._memory = None if source is None else self._encode(source)
         lengths = [len(prompt) for prompt in prompts]
         stack = model.backbone.stack
+        if stack.decoder_layers:
+            stack = replace(stack, layers=stack.decoder_layers)
         self._lengths_B = torch.tensor(lengths, device=model.device)
         room = max(lengths) + steps
         if stack.positions == "learned" and room > stack.length:
@@ -39,6 +52,7 @@ class Stepper:
             )
         dtype = model.backbone.embedding.weight.dtype
         self._cache = Cache(stack, len(prompts), room, model.device, dtype)
+        self._width = 1
         ids = torch.from_numpy(pad_rows(prompts, 0)).to(model.device)
         model.backbone.check(ids)
         places = torch.arange(ids.shape[1], device=model.device).expand(len(prompts), -1)
@@ -53,17 +67,33 @@ class Stepper:
         self.logits_BV = self._head(hidden_BTD[:, 0]).float()
         return self.logits_BV
 
-    def select(self, rows_B: Tensor) -> None:
-        """Keep these rows, in this order: drops finished ones, reorders beams."""
+    def select(self, rows_B: Tensor, leaving: bool = True) -> None:
+        """Keep these rows, in this order: reorders beams, drops finished sentences. Rows of
+        one sentence stay together; without ``leaving`` every sentence stays."""
         self._cache.select(rows_B)
-        self._lengths_B = self._lengths_B[rows_B]
-        self.logits_BV = self.logits_BV[rows_B]
+        self._lengths_B = self._lengths_B.index_select(0, rows_B)
+        self.logits_BV = self.logits_BV.index_select(0, rows_B)
+        if self._memory is not None and leaving:
+            self._memory.select(rows_B[:: self._width] // self._width)
+
+    def widen(self, width: int) -> None:
+        """Make ``width`` rows of each row; its source is looked at by all, and not copied."""
+        rows = torch.arange(len(self._lengths_B), device=self._lengths_B.device)
+        self.select(rows.repeat_interleave(width), leaving=False)
+        self._width *= width
 
     @torch.no_grad()
     def _forward(self, ids_BT: Tensor, places_BT: Tensor) -> Tensor:
         inputs = Inputs(ids_BT, Visibility("causal", places_BT=places_BT), places_BT)
-        hidden_BTD: Tensor = self._model.backbone(inputs, self._cache)
+        hidden_BTD: Tensor = self._model.backbone(inputs, self._cache, self._memory)
         return hidden_BTD
+
+    @torch.no_grad()
+    def _encode(self, source: Inputs) -> Memory:
+        backbone = self._model.backbone
+        assert isinstance(backbone, EncoderDecoder)
+        backbone.check(source.ids_BT)
+        return backbone.encode(source.to(self._model.device))
 
 
 def prompt_ids(ids: Ids, start: int) -> Ids:

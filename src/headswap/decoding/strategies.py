@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -51,31 +51,49 @@ class Sampling:
         return order.gather(1, places)[:, 0]
 
 
+@dataclass
+class Extension:
+    """New tokens of one row, and the sum of their log-probabilities."""
+
+    ids: list[int] = field(default_factory=list)
+    score: float = 0.0
+
+
 def extend(
     stepper: Stepper,
     rows: int,
-    steps: int,
+    limits: int | Sequence[int],
     end: int,
     sampling: Sampling,
     never: tuple[int, ...] = (),
-    listen: Callable[[int, int], None] = lambda row, token: None,
-) -> list[list[int]]:
-    """Up to ``steps`` new tokens for each row, ended by ``end``; finished rows leave."""
-    results: list[list[int]] = [[] for _ in range(rows)]
+    names: Sequence[int] | None = None,
+) -> list[Extension]:
+    """New tokens for each row, ended by ``end`` or by its limit; finished rows leave.
+
+    ``names`` number the rows for the draws, when they are a part of a larger set.
+    """
+    most = [limits] * rows if isinstance(limits, int) else list(limits)
+    results = [Extension() for _ in range(rows)]
     alive = list(range(rows))
     forbidden = list(never)
-    for step in range(steps):
+    for step in range(max(most, default=0)):
         logits_BV = stepper.logits_BV
         if forbidden:
             logits_BV = logits_BV.clone()
             logits_BV[:, forbidden] = float("-inf")
-        chosen_B = sampling.choose(logits_BV, alive, step)
-        chosen = chosen_B.tolist()
-        going = [place for place, token in enumerate(chosen) if token != end]
-        for place in going:
-            results[alive[place]].append(chosen[place])
-            listen(alive[place], chosen[place])
-        if not going or step + 1 == steps:
+        drawn = [names[row] for row in alive] if names is not None else alive
+        chosen_B = sampling.choose(logits_BV, drawn, step)
+        logs_B = logits_BV.log_softmax(-1).gather(1, chosen_B[:, None])[:, 0]
+        going = []
+        for place, (token, log) in enumerate(zip(chosen_B.tolist(), logs_B.tolist(), strict=True)):
+            row = alive[place]
+            results[row].score += log
+            if token == end:
+                continue
+            results[row].ids.append(token)
+            if step + 1 < most[row]:
+                going.append(place)
+        if not going:
             break
         if len(going) < len(alive):
             kept = torch.tensor(going, device=chosen_B.device)

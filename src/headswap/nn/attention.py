@@ -1,13 +1,16 @@
-"""Multi-head attention (Vaswani et al. 2017, section 3.2) and its key-value cache."""
+"""Multi-head attention (Vaswani et al. 2017, section 3.2): over oneself, with a key-value cache,
+and over a source."""
 
 from __future__ import annotations
+
+import math
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from headswap.nn.spec import Stack
-from headswap.nn.visibility import KernelMask
+from headswap.nn.visibility import KernelMask, Visibility
 
 Rotation = tuple[Tensor, Tensor]
 
@@ -38,9 +41,9 @@ class Cache:
         return keys, values
 
     def select(self, rows_B: Tensor) -> None:
-        """Keep these rows, in this order."""
-        self._keys = [keys[rows_B] for keys in self._keys]
-        self._values = [values[rows_B] for values in self._values]
+        """Keep these rows, in this order; a row may be kept several times."""
+        self._keys = [keys.index_select(0, rows_B) for keys in self._keys]
+        self._values = [values.index_select(0, rows_B) for values in self._values]
 
 
 class Attention(nn.Module):
@@ -91,6 +94,74 @@ class Attention(nn.Module):
         if rotation is not None:
             q, k = rotate(q, rotation), rotate(k, rotation)
         return q, k, v
+
+
+class Memory:
+    """What a decoder looks at: a source's keys and values for each of its layers, made once,
+    and who may see them. One row a sentence, however many beams look at it."""
+
+    def __init__(self, keys: list[Tensor], values: list[Tensor], visibility: Visibility) -> None:
+        self._keys, self._values = keys, values
+        self.mask: KernelMask = visibility.kernel(1, keys[0].shape[2], keys[0].device)
+
+    def layer(self, index: int) -> tuple[Tensor, Tensor]:
+        return self._keys[index], self._values[index]
+
+    def select(self, rows_B: Tensor) -> None:
+        """Keep these sentences."""
+        self._keys = [keys[rows_B] for keys in self._keys]
+        self._values = [values[rows_B] for values in self._values]
+        if self.mask.mask_B1TS is not None:
+            self.mask = KernelMask(self.mask.mask_B1TS[rows_B], causal=False)
+
+
+class CrossAttention(nn.Module):
+    """Queries from the target, keys and values from the source."""
+
+    def __init__(self, stack: Stack, layer: int) -> None:
+        super().__init__()
+        self.heads, self.layer, self.dropout = stack.heads, layer, stack.dropout
+        self.q = nn.Linear(stack.width, stack.width, bias=stack.bias)
+        self.kv = nn.Linear(stack.width, 2 * stack.width, bias=stack.bias)
+        self.out = nn.Linear(stack.width, stack.width, bias=stack.bias)
+
+    def forward(self, x_BTD: Tensor, memory: Memory) -> Tensor:
+        """Rows of the target may outnumber the source's: as many beams look at each sentence.
+        They are then queries of one row, and the source is not copied for them."""
+        k_BHSK, v_BHSK = memory.layer(self.layer)
+        q_BHTK = self._queries(x_BTD, len(k_BHSK))
+        mixed_BHTK = F.scaled_dot_product_attention(
+            q_BHTK,
+            k_BHSK,
+            v_BHSK,
+            attn_mask=memory.mask.mask_B1TS,
+            dropout_p=self.dropout if self.training else 0.0,
+        )
+        mixed_BTD = mixed_BHTK.transpose(1, 2).flatten(2).reshape(x_BTD.shape)
+        result: Tensor = self.out(mixed_BTD)
+        return result
+
+    def remember(self, source_BSD: Tensor) -> tuple[Tensor, Tensor]:
+        """The keys and values of a source."""
+        k, v = (
+            part.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+            for part in self.kv(source_BSD).chunk(2, dim=-1)
+        )
+        return k, v
+
+    def weights(self, x_BTD: Tensor, memory: Memory) -> Tensor:
+        """How much each target position looks at each source position, by head."""
+        k_BHSK, _ = memory.layer(self.layer)
+        q_BHTK = self._queries(x_BTD, len(k_BHSK))
+        scores = q_BHTK @ k_BHSK.transpose(-1, -2) / math.sqrt(q_BHTK.shape[-1])
+        if memory.mask.mask_B1TS is not None:
+            scores = scores.masked_fill(~memory.mask.mask_B1TS, float("-inf"))
+        return scores.softmax(-1)
+
+    def _queries(self, x_BTD: Tensor, sentences: int) -> Tensor:
+        q_BTD: Tensor = self.q(x_BTD)
+        head_width = q_BTD.shape[-1] // self.heads
+        return q_BTD.reshape(sentences, -1, self.heads, head_width).transpose(1, 2)
 
 
 def rotary_angles(positions_BT: Tensor, head_width: int, base: float) -> Rotation:

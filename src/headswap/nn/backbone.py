@@ -1,32 +1,43 @@
-"""The backbone: ids to hidden states. It sees no targets and knows no task."""
+"""The backbone: ids to hidden states. It sees no answers and knows no task."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
 from headswap.errors import DataError
-from headswap.nn.attention import Cache, Rotation, rotary_angles
+from headswap.nn.attention import Cache, Memory, Rotation, rotary_angles
 from headswap.nn.layers import Layer, make_norm
 from headswap.nn.spec import Stack
 from headswap.nn.visibility import Inputs
 
 
 class Backbone(nn.Module):
-    def __init__(self, stack: Stack, vocabulary: int) -> None:
+    """One stack of layers. With ``cross`` each layer also looks at a memory: a decoder."""
+
+    def __init__(
+        self,
+        stack: Stack,
+        vocabulary: int,
+        embedding: nn.Embedding | None = None,
+        cross: bool = False,
+    ) -> None:
         super().__init__()
         self.stack, self.vocabulary = stack, vocabulary
-        self.embedding = nn.Embedding(vocabulary, stack.width)
+        self.embedding = embedding or nn.Embedding(vocabulary, stack.width)
         if stack.positions == "learned":
             self.position_embedding = nn.Embedding(stack.length, stack.width)
         self.embedding_norm = make_norm(stack) if stack.embedding_norm else nn.Identity()
         self.dropout = nn.Dropout(stack.dropout)
-        self.layers = nn.ModuleList(Layer(stack, index) for index in range(stack.layers))
+        self.layers = nn.ModuleList(Layer(stack, index, cross) for index in range(stack.layers))
         self.final_norm = make_norm(stack) if stack.final_norm else nn.Identity()
 
-    def forward(self, inputs: Inputs, cache: Cache | None = None) -> Tensor:
+    def forward(
+        self, inputs: Inputs, cache: Cache | None = None, memory: Memory | None = None
+    ) -> Tensor:
         """hidden_BTD. With a cache, ``inputs`` are the new tokens only."""
         ids_BT = inputs.ids_BT
         positions_BT = inputs.positions_BT
@@ -38,7 +49,7 @@ class Backbone(nn.Module):
         rotation = self._rotation(positions_BT)
         places_BT = inputs.visibility.places_BT
         for layer in self.layers:
-            x_BTD = layer(x_BTD, mask, rotation, cache, places_BT)
+            x_BTD = layer(x_BTD, mask, rotation, cache, places_BT, memory)
         hidden_BTD: Tensor = self.final_norm(x_BTD)
         return hidden_BTD
 
@@ -71,6 +82,53 @@ class Backbone(nn.Module):
             return None
         head_width = self.stack.width // self.stack.heads
         return rotary_angles(positions_BT, head_width, self.stack.rotary_base)
+
+
+class EncoderDecoder(nn.Module):
+    """Two stacks from the same layers (Vaswani et al. 2017, section 3.1): the encoder sees all
+    of the source, the decoder its own past and, through cross-attention, the source.
+
+    It is a backbone as well: ``Inputs`` with a source go in, the decoder's hidden states come
+    out.
+    """
+
+    def __init__(self, stack: Stack, vocabulary: int) -> None:
+        super().__init__()
+        self.stack, self.vocabulary = stack, vocabulary
+        self.embedding = nn.Embedding(vocabulary, stack.width)
+        shared = self.embedding if stack.shared_embedding else None
+        self.encoder = Backbone(replace(stack, decoder_layers=0), vocabulary, shared)
+        inner = replace(stack, layers=stack.decoder_layers, decoder_layers=0)
+        self.decoder = Backbone(inner, vocabulary, self.embedding, cross=True)
+
+    def forward(
+        self, inputs: Inputs, cache: Cache | None = None, memory: Memory | None = None
+    ) -> Tensor:
+        """hidden_BTD of the target. Without a memory the source is encoded first."""
+        if memory is None:
+            assert inputs.source is not None
+            memory = self.encode(inputs.source)
+        hidden_BTD: Tensor = self.decoder(inputs, cache, memory)
+        return hidden_BTD
+
+    def encode(self, source: Inputs) -> Memory:
+        """The source's keys and values for every layer of the decoder."""
+        hidden_BSD = self.encoder(source)
+        pairs = [layer.cross.remember(hidden_BSD) for layer in self.decoder.layers]  # type: ignore[operator, union-attr]
+        keys, values = (list(part) for part in zip(*pairs, strict=True))
+        return Memory(keys, values, source.visibility.from_elsewhere())
+
+    def check(self, ids_BT: Tensor) -> None:
+        self.encoder.check(ids_BT)
+
+    def depth(self, name: str) -> int:
+        """The decoder's layers lie above the encoder's."""
+        part, _, rest = name.partition(".")
+        if part == "decoder":
+            return self.decoder.depth(rest)
+        if part == "encoder":
+            return self.stack.decoder_layers + self.encoder.depth(rest)
+        return self.stack.decoder_layers + self.stack.layers + 1
 
 
 def sinusoid(positions_BT: Tensor, width: int) -> Tensor:

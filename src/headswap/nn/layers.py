@@ -1,4 +1,5 @@
-"""The Transformer layer: attention and a feed-forward, each with a norm and a shortcut."""
+"""The Transformer layer: attention, in a decoder attention over the source, and a feed-forward,
+each with a norm and a shortcut."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from collections.abc import Callable
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from headswap.nn.attention import Attention, Cache, Rotation
+from headswap.nn.attention import Attention, Cache, CrossAttention, Memory, Rotation
 from headswap.nn.spec import Stack
 from headswap.nn.visibility import KernelMask
 
@@ -50,9 +51,12 @@ class FeedForward(nn.Module):
 class Layer(nn.Module):
     """Post-norm: norm(x + f(x)), as in 2017. Pre-norm: x + f(norm(x)), as in Llama."""
 
-    def __init__(self, stack: Stack, index: int) -> None:
+    def __init__(self, stack: Stack, index: int, cross: bool = False) -> None:
         super().__init__()
         self.attention = Attention(stack, index)
+        if cross:
+            self.cross = CrossAttention(stack, index)
+            self.cross_norm = make_norm(stack)
         self.feedforward = FeedForward(stack)
         self.attention_norm = make_norm(stack)
         self.feedforward_norm = make_norm(stack)
@@ -66,10 +70,15 @@ class Layer(nn.Module):
         rotation: Rotation | None,
         cache: Cache | None,
         places_BT: Tensor | None,
+        memory: Memory | None = None,
     ) -> Tensor:
         def attend(x: Tensor) -> Tensor:
             mixed: Tensor = self.dropout(self.attention(x, mask, rotation, cache, places_BT))
             return mixed
+
+        def look(x: Tensor) -> Tensor:
+            seen: Tensor = self.dropout(self.cross(x, memory))
+            return seen
 
         def feed(x: Tensor) -> Tensor:
             fed: Tensor = self.dropout(self.feedforward(x))
@@ -77,8 +86,12 @@ class Layer(nn.Module):
 
         if self.post:
             x_BTD = self.attention_norm(x_BTD + attend(x_BTD))
+            if memory is not None:
+                x_BTD = self.cross_norm(x_BTD + look(x_BTD))
             x_BTD = self.feedforward_norm(x_BTD + feed(x_BTD))
         else:
             x_BTD = x_BTD + attend(self.attention_norm(x_BTD))
+            if memory is not None:
+                x_BTD = x_BTD + look(self.cross_norm(x_BTD))
             x_BTD = x_BTD + feed(self.feedforward_norm(x_BTD))
         return x_BTD

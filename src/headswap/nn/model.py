@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from headswap.nn.backbone import Backbone
+from headswap.nn.backbone import Backbone, EncoderDecoder
 from headswap.nn.heads import LanguageModelHead
 from headswap.nn.spec import HeadSpec, Stack
 from headswap.randomness import derive
@@ -22,7 +22,8 @@ class Model(nn.Module):
     def __init__(self, stack: Stack, vocabulary: int, heads: Mapping[str, HeadSpec]) -> None:
         super().__init__()
         with torch.random.fork_rng(devices=[]):  # torch's own first weights are thrown away
-            self.backbone = Backbone(stack, vocabulary)
+            kind = EncoderDecoder if stack.decoder_layers else Backbone
+            self.backbone: Backbone | EncoderDecoder = kind(stack, vocabulary)
             self.heads = nn.ModuleDict(
                 {name: spec.build(self.backbone.embedding) for name, spec in heads.items()}
             )
@@ -49,7 +50,7 @@ class Carried:
         kept = f"carried over {self.tensors} tensors ({self.parameters:,} parameters)"
         if not self.new_tensors:
             return f"{kept}, the head included"
-        return f"{kept}; new in the head: {self.new_tensors} ({self.new_parameters:,} parameters)"
+        return f"{kept}; new: {self.new_tensors} ({self.new_parameters:,} parameters)"
 
 
 def swap_head(
@@ -77,6 +78,28 @@ def swap_head(
     fresh = {name: tensor for name, tensor in swapped.tensors().items() if name not in names}
     _initialise(fresh, backbone.stack, seed)
     return swapped, Carried(
+        len(kept),
+        sum(tensor.numel() for tensor in kept.values()),
+        len(fresh),
+        sum(tensor.numel() for tensor in fresh.values()),
+    )
+
+
+def warm_start(
+    base: Model, stack: Stack, heads: Mapping[str, HeadSpec], *, seed: int
+) -> tuple[Model, Carried]:
+    """A translator whose encoder and embedding are a base's; the rest is drawn from ``seed``."""
+    model = new_model(stack, base.backbone.vocabulary, heads, seed=seed).to(base.device)
+    tensors = model.tensors()
+    kept: dict[str, Tensor] = {}
+    with torch.no_grad():
+        for name, tensor in base.backbone.named_parameters():
+            for target in (f"backbone.{name}", f"backbone.encoder.{name}"):
+                if target in tensors:
+                    tensors[target].copy_(tensor)
+                    kept[target] = tensor
+    fresh = {name: tensor for name, tensor in tensors.items() if name not in kept}
+    return model, Carried(
         len(kept),
         sum(tensor.numel() for tensor in kept.values()),
         len(fresh),
@@ -121,8 +144,8 @@ def _initialise(tensors: Mapping[str, Tensor], stack: Stack, seed: int) -> None:
             values = torch.zeros(tensor.shape)
         else:
             scale = NORMAL_SCALE
-            if name.endswith(("attention.out.weight", "feedforward.down.weight")):
-                scale /= math.sqrt(2 * stack.layers)
+            if name.endswith(("attention.out.weight", "cross.out.weight", "down.weight")):
+                scale /= math.sqrt(2 * (stack.layers + stack.decoder_layers))
             values = torch.empty(tensor.shape).normal_(0, scale, generator=draw)
         tensor.copy_(values)
 
@@ -133,9 +156,9 @@ def _uniform_bound(name: str, tensor: Tensor, stack: Stack) -> float | None:
         return COURSE_RANGE
     if name.startswith("heads."):
         return None if name.endswith("bias") else COURSE_RANGE
-    if name.endswith("qkv.weight"):
-        return math.sqrt(6 / (tensor.shape[0] + tensor.shape[1]))
-    if ".attention." in name and name.endswith("bias"):
+    if name.endswith(("qkv.weight", "cross.q.weight", "cross.kv.weight")):
+        return math.sqrt(6 / (4 * stack.width))  # of all three matrices together
+    if (".attention." in name or ".cross." in name) and name.endswith("bias"):
         return None
     fan_in = stack.feedforward if ".down." in name else stack.width
     return 1 / math.sqrt(fan_in)

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Stack:
-    """One stack of Transformer layers; its variations are these fields, not subclasses."""
+    """A stack of Transformer layers; its variations are these fields, not subclasses. With
+    ``decoder_layers`` there are two: ``layers`` encode a source, and those translate it."""
 
     width: int = 256
     layers: int = 4
@@ -39,6 +40,8 @@ class Stack:
     head_bias: bool = False
     dropout: float = 0.0
     init: Literal["normal", "course"] = "normal"
+    decoder_layers: int = 0
+    shared_embedding: bool = True
 
     def __post_init__(self) -> None:
         for name in ("width", "layers", "heads", "feedforward", "length"):
@@ -53,6 +56,8 @@ class Stack:
             raise UsageError(
                 f"rotary positions need an even head width, not {self.width // self.heads}"
             )
+        if self.decoder_layers < 0:
+            raise UsageError(f"model.decoder_layers cannot be {self.decoder_layers}")
         if not 0 <= self.dropout < 1:
             raise UsageError(f"model.dropout must be in [0, 1), not {self.dropout}")
 

@@ -22,11 +22,15 @@ class Visibility:
     documents: it lies in the future of everything real.
 
     ``places_BT`` is given when decoding with a cache: the place of each query among the keys.
+
+    ``elsewhere`` says that the queries are of another sequence (a target that looks at its
+    source): all of them may look at every key that is not padding.
     """
 
     rule: Rule
     documents_BS: Tensor | None = None
     places_BT: Tensor | None = None
+    elsewhere: bool = False
 
     @staticmethod
     def of_lengths(rule: Rule, lengths_B: Tensor, size: int) -> Visibility:
@@ -43,10 +47,16 @@ class Visibility:
         if self.rule == "causal":
             place_BT = key_S[None, :queries] if self.places_BT is None else self.places_BT
             allowed_BTS = allowed_BTS & (key_S <= place_BT[..., None])
-        if self.documents_BS is not None:
+        if self.documents_BS is not None and self.elsewhere:
+            allowed_BTS = allowed_BTS & (self.documents_BS != PADDING)[:, None, :]
+        elif self.documents_BS is not None:
             documents = self.documents_BS
             allowed_BTS = allowed_BTS & (documents[:, :, None] == documents[:, None, :])
         return allowed_BTS
+
+    def from_elsewhere(self) -> Visibility:
+        """What the positions of another sequence may see of this one."""
+        return Visibility("full", self.documents_BS, elsewhere=True)
 
     def kernel(self, queries: int, keys: int, device: torch.device) -> KernelMask:
         """The same rule in the form the attention kernel runs fastest with."""
@@ -72,11 +82,13 @@ class KernelMask:
 
 @dataclass(frozen=True)
 class Inputs:
-    """All that a backbone sees: ids, who sees whom, and positions when not 0, 1, 2, …"""
+    """All that a backbone sees: ids, who sees whom, positions when not 0, 1, 2, …, and the
+    source of a translation."""
 
     ids_BT: Tensor
     visibility: Visibility
     positions_BT: Tensor | None = None
+    source: Inputs | None = None
 
     def to(self, device: torch.device) -> Inputs:
         positions = self.positions_BT
@@ -84,4 +96,5 @@ class Inputs:
             self.ids_BT.to(device, non_blocking=True),
             self.visibility.to(device),
             None if positions is None else positions.to(device, non_blocking=True),
+            None if self.source is None else self.source.to(device),
         )

@@ -18,6 +18,7 @@ from headswap.objectives.causal import Causal
 from headswap.objectives.classify import Classify
 from headswap.objectives.hybrid import Hybrid
 from headswap.objectives.masked import Masked
+from headswap.objectives.translate import Translate
 
 for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")
@@ -33,5 +34,6 @@ __all__ = [
     "Objective",
     "Targets",
     "Term",
+    "Translate",
     "register",
 ]

@@ -97,7 +97,10 @@ class Objective(Protocol):
 
     name: ClassVar[str]
     reads: ClassVar[type]
-    specials: ClassVar[tuple[str, ...]]
+
+    @property
+    def specials(self) -> tuple[str, ...]:
+        """Tokens that the objective needs beside the text's."""
 
     @property
     def scored(self) -> float:

@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,6 +17,7 @@ from headswap.text import files
 
 TEXT_NAMES = ("text", "review", "sentence", "content", "document", "body", "comment", "message")
 LABEL_NAMES = ("label", "labels", "class", "category", "sentiment", "target", "y")
+PAIR_NAMES = ("source", "target")
 TABLES = (".jsonl", ".csv", ".tsv", ".parquet")
 PREVIEW_LINES = 2_000
 PARQUET_ROWS = 256
@@ -48,6 +50,10 @@ class Reading:
 class LabelledText:
     text: str
     label: str
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        return (self.text,)
 
 
 def documents(paths: Sequence[Path], reading: Reading = Reading()) -> Iterator[str]:
@@ -111,6 +117,78 @@ def labelled_as(
                 fix="take those rows out",
             )
     return rows, [numbers[row.label] for row in rows]
+
+
+@dataclass(frozen=True)
+class PairText:
+    """A sentence and its translation."""
+
+    source: str
+    target: str
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        return (self.source, self.target)
+
+
+def pairs(paths: Sequence[Path], reading: Reading = Reading()) -> Iterator[PairText]:
+    """Sentence pairs of tables (.tsv without a header, or any table with source and target
+    columns), or of two aligned text files, one sentence a line. A pair with an empty side is
+    left out; files of unequal length are refused."""
+    found = False
+    for pair in _pairs_of(paths, reading):
+        if pair.source.strip() and pair.target.strip():
+            found = True
+            yield pair
+    if not found:
+        raise DataError("no sentence pairs in it", where=paths[0])
+
+
+def _pairs_of(paths: Sequence[Path], reading: Reading) -> Iterator[PairText]:
+    tables = [files.kind(path) in TABLES for path in paths]
+    if not any(tables):
+        if len(paths) != 2:
+            raise UsageError(
+                f"{len(paths)} text files are not aligned pairs",
+                where=paths[0],
+                fix="name a table of pairs, or two files of as many lines",
+            )
+        yield from _aligned(paths[0], paths[1], reading)
+        return
+    for path, table in zip(paths, tables, strict=True):
+        if not table:
+            raise UsageError("a table of pairs beside a text file", where=path)
+        yield from _pair_rows(path, reading)
+
+
+def _aligned(one: Path, two: Path, reading: Reading) -> Iterator[PairText]:
+    for number, (left, right) in enumerate(zip_longest(files.lines(one), files.lines(two))):
+        if left is None or right is None:
+            longer, shorter = (one, two) if right is None else (two, one)
+            raise DataError(
+                f"{shorter} ends after {number} lines and this one does not",
+                where=longer,
+                fix="aligned files need as many lines as each other",
+            )
+        yield PairText(reading.cleaned(left[1]), reading.cleaned(right[1]))
+
+
+def _pair_rows(path: Path, reading: Reading) -> Iterator[PairText]:
+    if files.kind(path) == ".tsv":
+        for number, line in files.lines(path):
+            cells = line.split("\t")
+            if len(cells) < 2:
+                raise DataError(
+                    "no second column", where=f"{path}, line {number}", fix="split it by a tab"
+                )
+            if number == 1 and [cell.strip().lower() for cell in cells[:2]] == list(PAIR_NAMES):
+                continue
+            yield PairText(reading.cleaned(cells[0]), reading.cleaned(cells[1]))
+        return
+    for where, row in _rows(path):
+        found = [_column(row, None, (name,), name, path) for name in PAIR_NAMES]
+        one, two = (_as_text(row[column], where) for column in found)
+        yield PairText(reading.cleaned(one), reading.cleaned(two))
 
 
 @dataclass(frozen=True)

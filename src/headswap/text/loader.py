@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from typing import Generic, Protocol, TypeVar
 
 import numpy as np
@@ -35,6 +36,20 @@ class Labelled:
 
     ids: Ids
     label: int
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A source and a target, without specials; ``backwards`` where they are exchanged."""
+
+    source: Ids
+    target: Ids
+    backwards: bool = False
+
+    @property
+    def ids(self) -> Ids:
+        """The longer side, by which pairs are sorted."""
+        return self.source if len(self.source) > len(self.target) else self.target
 
 
 E = TypeVar("E", covariant=True)
@@ -156,6 +171,38 @@ class BucketLoader(Generic[E]):
             batches += [part[i : i + self._size] for i in range(0, len(part), self._size)]
         turn = shuffled(np.arange(len(batches)), len(batches), derive(self._seed, "buckets", epoch))
         return [batches[int(i)] for i in turn]
+
+
+class TokenLoader(Generic[E]):
+    """Training batches of at most so many tokens, padding included, of similar length.
+
+    Sorted by length, the cuts between batches depend on the lengths alone; examples of one
+    length trade places in every epoch, so batch mates change and the number of batches does
+    not.
+    """
+
+    def __init__(self, examples: Sequence[E], lengths: Ids, tokens: int, seed: int) -> None:
+        self._examples, self._lengths, self._seed = examples, np.asarray(lengths), seed
+        ordered = np.sort(self._lengths)
+        cuts, start = [0], 0
+        for place, length in enumerate(ordered):
+            if (place - start + 1) * length > tokens and place > start:
+                cuts.append(place)
+                start = place
+        self._cuts = [*cuts, len(ordered)]
+        self.batches = len(cuts)
+        self._plan = lru_cache(maxsize=2)(self._make_plan)
+
+    def batch(self, epoch: int, index: int) -> list[E]:
+        return [self._examples[int(i)] for i in self._plan(epoch)[index]]
+
+    def _make_plan(self, epoch: int) -> list[Ids]:
+        count = len(self._examples)
+        order = shuffled(np.arange(count), count, derive(self._seed, "order", epoch))
+        order = order[np.argsort(self._lengths[order], kind="stable")]
+        parts = [order[a:b] for a, b in pairwise(self._cuts)]
+        turn = shuffled(np.arange(len(parts)), len(parts), derive(self._seed, "buckets", epoch))
+        return [parts[int(i)] for i in turn]
 
 
 def by_length(lengths: Sequence[int], batch: int) -> list[list[int]]:

@@ -42,6 +42,16 @@ def write_table(path: Path, rows: Iterable[dict[str, Any]]) -> int:
     return count
 
 
+def write_lines(path: Path, lines: Iterable[str]) -> int:
+    """One text a line; line breaks inside a text become spaces, so that lines stay aligned."""
+    count = 0
+    with _staged(path) as stream:
+        for line in lines:
+            stream.write((" ".join(line.splitlines()) + "\n").encode())
+            count += 1
+    return count
+
+
 def write_vectors(path: Path, vectors: Iterable[np.ndarray]) -> int:
     """A matrix with one row a text, or JSON lines; written in one pass, in flat memory."""
     if path.suffix == ".jsonl":

@@ -111,7 +111,7 @@ def save(
         save_file(_optimizer_tensors(model, optimizer), staged / OPTIMIZER)
         if average is not None:
             save_file({k: v.cpu() for k, v in average.tensors.items()}, staged / AVERAGE)
-        if best is not None and state.best_step != state.step:
+        if best is not None and (state.best_step != state.step or average is not None):
             save_file({k: v.cpu().contiguous() for k, v in best.items()}, staged / BEST)
         (staged / STATE).write_text(json.dumps(asdict(state)) + "\n", "utf-8")
     prune(folder, KEEP_LAST)
@@ -124,11 +124,11 @@ def prune(folder: Path, last: int = 1) -> None:
         storage.remove(old)
 
 
-def best_weights(path: Path, state: State, average: Average | None) -> dict[str, Tensor] | None:
+def best_weights(path: Path, state: State) -> dict[str, Tensor] | None:
     """The best weights that a checkpoint knows of: its own, or those kept beside them."""
-    if state.best_step != state.step:
-        return read_tensors(path / BEST) if (path / BEST).exists() else None
-    return read_tensors(path / (MODEL if average is None else AVERAGE))
+    if (path / BEST).exists():
+        return read_tensors(path / BEST)
+    return read_tensors(path / MODEL) if state.best_step == state.step else None
 
 
 def latest(folder: Path, warn: Callable[[str], None]) -> Path | None:

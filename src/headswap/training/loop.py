@@ -39,12 +39,14 @@ SAVE_SECONDS = 20.0
 @dataclass(frozen=True)
 class Data:
     """What a training reads. ``truth`` are the labels of ``valid`` where it has any;
-    ``tokens_a_step`` turns a budget in tokens into steps."""
+    ``tokens_a_step`` turns a budget in tokens into steps; ``judge`` gives figures beside the
+    loss, such as a translator's BLEU."""
 
     train: Loader[Any]
     valid: Sequence[Any]
     truth: Sequence[int] | None
     tokens_a_step: float
+    judge: Callable[[Model], dict[str, float]] | None = None
 
 
 def train(
@@ -91,6 +93,8 @@ class _Training:
         self.select = plan.select
         if self.select == "auto":
             self.select = "loss" if data.truth is None else "accuracy"
+            if data.judge is not None:
+                self.select = "bleu"
         self.state = State()
         self.sums: dict[str, torch.Tensor] = {}
         self.healthy = torch.ones((), dtype=torch.bool, device=model.device)
@@ -102,8 +106,8 @@ class _Training:
         newest = checkpoint.latest(self.folder, self.report.warn)
         if newest is None:
             initial(self.model)
-        if self.plan.ema is not None:
-            self.average = optim.Average(self.model, self.plan.ema)
+        if self.plan.ema is not None or self.plan.average_last is not None:
+            self.average = optim.Average(self.model)
         if self.plan.compile:
             machine.compile_backbone(self.model, self.report.warn)
         if newest is None:
@@ -111,7 +115,7 @@ class _Training:
             self._evaluate()
         else:
             self.state = checkpoint.restore(newest, self.model, self.optimizer, self.average)
-            self.best = checkpoint.best_weights(newest, self.state, self.average)
+            self.best = checkpoint.best_weights(newest, self.state)
             self.sums = {
                 name: torch.tensor(value, dtype=torch.float64, device=self.model.device)
                 for name, value in self.state.sums.items()
@@ -140,6 +144,8 @@ class _Training:
             if due or state.step % self.plan.log_every == 0:
                 self._log()
             if due:
+                if self.average is not None and self.plan.average_last and self._averaging():
+                    self.average.update(1 / self._averaging())
                 self._evaluate()
             since = time.monotonic() - saved
             late = since > 60 * self.plan.save_minutes or (due and since > SAVE_SECONDS)
@@ -183,8 +189,8 @@ class _Training:
             self.healthy &= torch.isfinite(norm)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        if self.average is not None:
-            self.average.update()
+        if self.average is not None and self.plan.ema is not None:
+            self.average.update(1 - self.plan.ema)
         for name, count in counts.items():
             self._add(f"{name}/count", torch.tensor(count, dtype=torch.float64))
         if self.model.device.type == "cpu":
@@ -255,7 +261,9 @@ class _Training:
             return
         with self._averaged():
             result = self._score()
-        figures = scores(result, self.data.truth)
+            figures = scores(result, self.data.truth)
+            if self.data.judge is not None:
+                figures |= self.data.judge(self.model)
         if not math.isfinite(figures["loss"]):
             self.healthy &= False
             self._check_health()
@@ -277,7 +285,7 @@ class _Training:
     @contextmanager
     def _averaged(self) -> Iterator[None]:
         """Inside, the model has the averaged weights, where an average is kept."""
-        if self.average is None:
+        if self.average is None or not self._averaging():
             yield
             return
         self.average.swap()
@@ -285,6 +293,14 @@ class _Training:
             yield
         finally:
             self.average.swap()
+
+    def _averaging(self) -> int:
+        """How many states the average holds; always one where it moves along."""
+        last = self.plan.average_last
+        if last is None or self.total is None:
+            return 1
+        points = [*range(self.every, self.total, self.every), self.total]
+        return sum(point <= self.state.step for point in points[-last:])
 
     def _remember(self, value: float) -> None:
         state = self.state
@@ -294,7 +310,8 @@ class _Training:
         if better:
             state.best_step, state.best_value, state.stale = state.step, value, 0
             if self.plan.keep == "best":
-                source = self.average.tensors if self.average else self.model.tensors()
+                averaged = self.average is not None and self._averaging()
+                source = self.average.tensors if averaged else self.model.tensors()  # type: ignore[union-attr]
                 self.best = {name: tensor.detach().clone() for name, tensor in source.items()}
         elif state.step:
             state.stale += 1

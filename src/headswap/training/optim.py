@@ -18,8 +18,9 @@ def freeze(model: Model, plan: Plan, epoch: float = float("inf")) -> None:
     backbone = model.backbone
     thawed = float("inf") if plan.unfreeze is None else 1 + epoch // plan.unfreeze
     for name, parameter in backbone.named_parameters():
-        embedding = name.startswith(("embedding", "position_embedding"))
-        low = name.startswith("layers.") and int(name.split(".")[1]) < plan.freeze_layers
+        part = name.removeprefix("encoder.")
+        embedding = part.startswith(("embedding.", "position_embedding."))
+        low = part.startswith("layers.") and int(part.split(".")[1]) < plan.freeze_layers
         frozen = (
             plan.freeze == "backbone"
             or (plan.freeze == "embedding" and embedding)
@@ -63,20 +64,23 @@ def _matrices(name: str, parameter: torch.Tensor, model: Model) -> int:
         return 0
     if name.endswith("qkv.weight"):
         return 3
+    if name.endswith("cross.kv.weight"):
+        return 2
     return 2 if name.endswith("feedforward.up.weight") and model.backbone.stack.gated else 1
 
 
 class Average:
-    """An exponential moving average of the weights, to evaluate with and to keep."""
+    """An average of the weights, to evaluate with and to keep: exponential, or of a few."""
 
-    def __init__(self, model: Model, decay: float) -> None:
-        self._model, self._decay = model, decay
+    def __init__(self, model: Model) -> None:
+        self._model = model
         self.tensors = {name: tensor.detach().clone() for name, tensor in model.tensors().items()}
 
     @torch.no_grad()
-    def update(self) -> None:
+    def update(self, weight: float) -> None:
+        """Let the weights of now count for this share."""
         now = [tensor.detach() for tensor in self._model.tensors().values()]
-        torch._foreach_lerp_(list(self.tensors.values()), now, 1 - self._decay)
+        torch._foreach_lerp_(list(self.tensors.values()), now, weight)
 
     @torch.no_grad()
     def swap(self) -> None:

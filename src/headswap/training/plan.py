@@ -21,10 +21,11 @@ class Plan:
     minutes: float | None = None
 
     batch: int = 32
+    batch_tokens: int | None = None
     accumulate: int = 1
     optimizer: Literal["adamw", "muon"] = "adamw"
     lr: float = 1e-3
-    schedule: Literal["constant", "cosine", "linear", "wsd"] = "cosine"
+    schedule: Literal["constant", "cosine", "linear", "wsd", "inverse_sqrt"] = "cosine"
     warmup: float = 0.05
     decay: float = 0.2
     final_lr: float = 0.0
@@ -37,11 +38,12 @@ class Plan:
     freeze_layers: int = 0
     unfreeze: float | None = None
     ema: float | None = None
+    average_last: int | None = None
 
     evaluate_every: int | None = None
     patience: int | None = None
     keep: Literal["best", "last"] = "last"
-    select: Literal["auto", "loss", "accuracy", "macro_f1"] = "auto"
+    select: Literal["auto", "loss", "accuracy", "macro_f1", "bleu"] = "auto"
     save_minutes: float = 5.0
     log_every: int = 50
 
@@ -80,6 +82,11 @@ class Plan:
                     f"not {getattr(self, name)}"
                 )
 
+        for name in ("batch_tokens", "average_last"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
+                raise UsageError(f"train.{name} must be at least 1, not {getattr(self, name)}")
+        if self.average_last is not None and (self.ema is not None or self.minutes is not None):
+            raise UsageError("train.average_last goes with neither train.ema nor train.minutes")
         if self.ema is not None and not 0 < self.ema < 1:
             raise UsageError(f"train.ema must lie between 0 and 1, not {self.ema}")
         if self.unfreeze is not None and self.unfreeze <= 0:
@@ -117,6 +124,8 @@ def rate(plan: Plan, progress: float) -> float:
         return low + (high - low) * 0.5 * (1 + math.cos(math.pi * rest))
     if plan.schedule == "linear":
         return high + (low - high) * rest
+    if plan.schedule == "inverse_sqrt":  # Vaswani et al. 2017, equation 3, by its peak
+        return high * math.sqrt(max(plan.warmup, 1e-9) / max(progress, 1e-9))
     if plan.schedule == "wsd" and progress > 1 - plan.decay:
         return high + (low - high) * (progress - 1 + plan.decay) / max(plan.decay, 1e-9)
     return high
