@@ -74,6 +74,8 @@ def test_the_readmes_commands_run(tmp_path):
     (tmp_path / "reviews.csv").write_text("text,label\n" + rows, "utf-8")
     rows = "".join(f'"{row["text"]}",{row["label"]}\n' for row in review_rows(60, seed=8))
     (tmp_path / "unseen.csv").write_text("text,label\n" + rows, "utf-8")
+    pairs = "".join(f"{row['text']}\t{row['text'][::-1]}\n" for row in review_rows(80))
+    (tmp_path / "pairs.tsv").write_text(pairs, "utf-8")
     environment = {**os.environ, "HEADSWAP_CACHE": str(tmp_path / "cache")}
     ran = 0
     for block in blocks(ROOT / "README.md", "sh"):
@@ -112,6 +114,16 @@ def test_the_demo(tmp_path):
         assert gain["over_texts"]["low"] > 0, found["verdict"]
     assert gains["scratch", "english-small"]["over_seeds"]["low"] > 0
     assert (tmp_path / "demo/report.html").stat().st_size < 5e6
+
+
+@pytest.mark.slow
+def test_the_translation_demo(tmp_path):
+    command = [sys.executable, "-m", "headswap", "demo", "translate", "--out", str(tmp_path / "d")]
+    environment = {**os.environ, "HEADSWAP_CACHE": str(tmp_path / "cache")}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    exact = float(re.search(r"unseen numbers: ([0-9.]+)", done.stdout).group(1))
+    assert exact >= 0.98
 
 
 @pytest.fixture

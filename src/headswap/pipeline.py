@@ -284,7 +284,7 @@ def _finish(
     if "test" in prepared.labelled:
         splits["test"] = prepared.labelled["test"]
     if "test" in prepared.pairs:
-        splits["test"] = prepared.encoded_pairs(prepared.pairs["test"])
+        splits["test"] = prepared.encoded_pairs(prepared.pairs["test"], "test")
     for role, examples in splits.items():
         if not examples:
             continue

@@ -128,7 +128,7 @@ class Prepared:
 
     def _translated(self, objective: Translate, pairs: PairRows) -> Data:
         plan = self.settings.train
-        encoded = {role: self.encoded_pairs(some) for role, some in pairs.items()}
+        encoded = {role: self.encoded_pairs(some, role) for role, some in pairs.items()}
         longest = min(objective.longest, self.settings.model.length - 2)
         train = [pair for pair in encoded["train"] if len(pair.ids) <= longest]
         if not train:
@@ -146,10 +146,12 @@ class Prepared:
         total = sum(len(pair.source) + len(pair.target) + 2 for pair in train)
         return Data(loader, encoded["valid"], None, total / loader.batches)
 
-    def encoded_pairs(self, some: Sequence[PairText]) -> list[Pair]:
+    def encoded_pairs(self, some: Sequence[PairText], role: str) -> list[Pair]:
+        """Pairs as ids; those that are scored are cut to what the model can read."""
+        room = None if role == "train" else self.settings.model.length - 2
         sources = self.tokens.encode([pair.source for pair in some])
         targets = self.tokens.encode([pair.target for pair in some])
-        return [Pair(one, two) for one, two in zip(sources, targets, strict=True)]
+        return [Pair(a[:room], b[:room]) for a, b in zip(sources, targets, strict=True)]
 
     def _windows(self) -> Data:
         if self.settings.data.weights:

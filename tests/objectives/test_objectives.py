@@ -6,7 +6,7 @@ of their own are listed in ``VARIANTS``.
 
 from __future__ import annotations
 
-from dataclasses import FrozenInstanceError, fields
+from dataclasses import FrozenInstanceError, fields, replace
 
 import numpy as np
 import pytest
@@ -14,8 +14,8 @@ import torch
 
 from conftest import STACKS, review_rows, spread
 from headswap.nn.model import new_model
-from headswap.objectives import OBJECTIVES, Classify, Context, Hybrid, Masked
-from headswap.text.loader import Labelled, Window
+from headswap.objectives import OBJECTIVES, Classify, Context, Hybrid, Masked, Translate
+from headswap.text.loader import Labelled, Pair, Window
 
 LABELS = ("bad", "good")
 POOLS = ("first", "last", "mean", "max", "concat")
@@ -28,6 +28,8 @@ VARIANTS = {
     "classify, head and tail": Classify(LABELS, long="head+tail"),
     "classify, windows": Classify(LABELS, long="windows"),
     "classify, regularised": Classify(LABELS, r_drop=1.0, token_dropout=0.1, label_smoothing=0.1),
+    "translate, backwards": Translate(reverse=True),
+    "translate, regularised": Translate(r_drop=1.0),
     **{
         f"classify, {sees}, {pool}": Classify(LABELS, sees=sees, pool=pool)
         for sees in ("causal", "full")
@@ -49,6 +51,8 @@ def examples_for(objective, tokens, count=8):
     rows = tokens.encode([row["text"] for row in review_rows(count)])
     if objective.reads is Labelled:
         return [Labelled(ids, i % 2) for i, ids in enumerate(rows)]
+    if objective.reads is Pair:
+        return [Pair(ids[:24], ids[1:20][::-1], i % 2 == 1) for i, ids in enumerate(rows)]
     assert objective.reads is Window
     flat = np.concatenate([[tokens.bos, *ids, tokens.eos] for ids in rows])
     return [Window(flat[i : i + 31]) for i in range(0, len(flat) - 1, 30)]
@@ -71,6 +75,8 @@ def batch_of(objective, stack, tokens, examples=None, step=0):
 
 
 def model_for(objective, stack, tokens):
+    if objective.reads is Pair:
+        stack = replace(stack, decoder_layers=2)
     return new_model(stack, tokens.size, objective.heads(stack, tokens.size), seed=0)
 
 

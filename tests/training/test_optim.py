@@ -57,6 +57,9 @@ def test_muons_other_half_is_adamw():
     [
         {"optimizer": "muon", "lr": 0.01},
         {"ema": 0.8},
+        {"ema": 0.8, "keep": "best"},
+        {"average_last": 2},
+        {"average_last": 2, "keep": "best"},
         {"unfreeze": 0.2},
         {"optimizer": "muon", "ema": 0.9, "accumulate": 2},
     ],
@@ -64,7 +67,8 @@ def test_muons_other_half_is_adamw():
 )
 def test_resumed_equals_uninterrupted(corpus_file, tmp_path, changes):
     """Stop after a few steps by a budget, go on with the larger one: the same bytes."""
-    plan = {"train": {"steps": 12, "batch": 8, "evaluate_every": 4, **changes}}
+    often = {"save_minutes": 0.0, "evaluate_every": 4}
+    plan = {"train": {"steps": 12, "batch": 8, **often, **changes}}
     whole = api.train("causal", corpus_file, out=tmp_path / "a", changes=[*SMALL, plan])
     part = api.train("causal", corpus_file, out=tmp_path / "b", changes=[*SMALL, plan])
     folder = part.run.path
@@ -88,14 +92,30 @@ def test_it_learns_with_muon_and_with_an_average(corpus_file, tmp_path):
     assert last_loss("b", ema=0.9) < start - 1.0
 
 
+def test_the_last_states_are_averaged(corpus_file, tmp_path):
+    plan = {"steps": 12, "batch": 8, "evaluate_every": 4, "save_minutes": 0.0}
+    runs = {}
+    for name, more in (("plain", {}), ("average", {"average_last": 2})):
+        for steps in (8, 12) if name == "plain" else (12,):
+            changes = [*SMALL, {"train": {**plan, **more, "schedule": "constant", "steps": steps}}]
+            changes[-1]["train"]["warmup"] = 0.0
+            made = api.train(
+                "causal", corpus_file, out=tmp_path / f"{name}{steps}", changes=changes
+            )
+            runs[name, steps] = made.model.tensors()
+    for key, tensor in runs["average", 12].items():
+        mean = (runs["plain", 8][key] + runs["plain", 12][key]) / 2
+        torch.testing.assert_close(tensor, mean, rtol=1e-4, atol=1e-6)
+
+
 def test_the_average_is_a_moving_average():
     model = causal_model(STACKS["modern"], 40)
-    average = optim.Average(model, 0.75)
+    average = optim.Average(model)
     weight = model.backbone.embedding.weight
     first = weight.detach().clone()
     with torch.no_grad():
         weight.add_(1.0)
-    average.update()
+    average.update(0.25)
     torch.testing.assert_close(average.tensors["backbone.embedding.weight"], first + 0.25)
     average.swap()
     torch.testing.assert_close(weight.detach(), first + 0.25)

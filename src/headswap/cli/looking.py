@@ -65,19 +65,25 @@ def compare(
     as_json: Json = False,
 ) -> None:
     """Compare classifiers on the same texts: accuracy with intervals, and paired differences
-    from the first. Runs that differ only in their seed count as one arm.
+    from the first. Runs that differ only in their seed count as one arm. Translators are
+    compared by BLEU, with a paired bootstrap over sentences.
 
     Parameters
     ----------
     runs
-        Two or more finished classifiers, scored on the same data.
+        Two or more finished classifiers, or translators, scored on the same data.
     split
         Which predictions to compare.
     why
         Why runs with different budgets or selection rules may be compared all the same.
     """
     from headswap.report import compare as comparing
+    from headswap.report import translations
 
+    if translations.are_translators(runs):
+        found = translations.compare(runs, split)
+        print(json.dumps(found) if as_json else "\n".join(translations.lines(found)))
+        return
     found = comparing.compare(runs, split, why)
     print(json.dumps(found) if as_json else "\n".join(comparing.lines(found)))
 

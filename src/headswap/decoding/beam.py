@@ -43,8 +43,12 @@ def search(
     stepper: Stepper, limits: Sequence[int], end: int, beam: Beam, never: Sequence[int] = ()
 ) -> list[list[Hypothesis]]:
     """For each row of a fresh stepper its hypotheses, best first, each of at most so many
-    tokens as its limit says (an unended one is taken as it is)."""
+    tokens as its limit says; those that reached it without an end come last."""
     return _Search(stepper, limits, end, beam, never).run()
+
+
+def _worse(hypothesis: Hypothesis) -> float:
+    return -hypothesis.score
 
 
 class _Search:
@@ -54,6 +58,7 @@ class _Search:
         self.stepper, self.limits, self.end, self.beam = stepper, limits, end, beam
         self.never = list(never)
         self.finished: list[list[Hypothesis]] = [[] for _ in limits]
+        self.open: list[list[Hypothesis]] = [[] for _ in limits]
         self.sentences = list(range(len(limits)))
         self.device = stepper.logits_BV.device
         self.tokens_BKT = torch.zeros(len(limits), 1, 0, dtype=torch.long, device=self.device)
@@ -65,8 +70,8 @@ class _Search:
             step += 1
             self._extend(step)
         return [
-            sorted(found, key=lambda hypothesis: -hypothesis.score)[: self.beam.width]
-            for found in self.finished
+            [*sorted(ended, key=_worse), *sorted(unended, key=_worse)][: self.beam.width]
+            for ended, unended in zip(self.finished, self.open, strict=True)
         ]
 
     def _extend(self, step: int) -> None:
@@ -137,14 +142,12 @@ class _Search:
         return stay
 
     def _take_unended(self, place: int, sentence: int, step: int) -> None:
-        """At the limit what is still open competes as it is, if nothing else has finished."""
-        if self.finished[sentence]:
-            return
-        for score, ids in zip(
-            self.scores_BK[place].tolist(), self.tokens_BKT[place].tolist(), strict=True
-        ):
+        """At the limit what is still open fills the places that nothing ended has taken."""
+        room = self.beam.width - len(self.finished[sentence])
+        scores, tokens = self.scores_BK[place].tolist(), self.tokens_BKT[place].tolist()
+        for score, ids in list(zip(scores, tokens, strict=True))[: max(room, 0)]:
             if score != DEAD:
-                self._finish(sentence, ids, score, step)
+                self.open[sentence].append(Hypothesis(ids, score / step**self.beam.penalty))
 
     def _settled(self, sentence: int, best_open: float, step: int, limit: int) -> bool:
         done = self.finished[sentence]

@@ -26,6 +26,7 @@ class Stepper:
     which are encoded once; ``widen`` makes several rows of each, and they share its source.
     """
 
+    @torch.no_grad()
     def __init__(
         self,
         model: Model,
@@ -60,6 +61,7 @@ class Stepper:
         rows = torch.arange(len(prompts), device=model.device)
         self.logits_BV: Tensor = self._head(hidden_BTD[rows, self._lengths_B - 1]).float()
 
+    @torch.no_grad()
     def step(self, chosen_B: Tensor) -> Tensor:
         """Append one token to each row; the scores of what follows."""
         hidden_BTD = self._forward(chosen_B[:, None], self._lengths_B[:, None])
@@ -82,13 +84,11 @@ class Stepper:
         self.select(rows.repeat_interleave(width), leaving=False)
         self._width *= width
 
-    @torch.no_grad()
     def _forward(self, ids_BT: Tensor, places_BT: Tensor) -> Tensor:
         inputs = Inputs(ids_BT, Visibility("causal", places_BT=places_BT), places_BT)
         hidden_BTD: Tensor = self._model.backbone(inputs, self._cache, self._memory)
         return hidden_BTD
 
-    @torch.no_grad()
     def _encode(self, source: Inputs) -> Memory:
         backbone = self._model.backbone
         assert isinstance(backbone, EncoderDecoder)

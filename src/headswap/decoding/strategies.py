@@ -53,10 +53,12 @@ class Sampling:
 
 @dataclass
 class Extension:
-    """New tokens of one row, and the sum of their log-probabilities."""
+    """New tokens of one row, the sum of their log-probabilities (the end's too), and how many
+    those are."""
 
     ids: list[int] = field(default_factory=list)
     score: float = 0.0
+    length: int = 0
 
 
 def extend(
@@ -88,6 +90,7 @@ def extend(
         for place, (token, log) in enumerate(zip(chosen_B.tolist(), logs_B.tolist(), strict=True)):
             row = alive[place]
             results[row].score += log
+            results[row].length += 1
             if token == end:
                 continue
             results[row].ids.append(token)

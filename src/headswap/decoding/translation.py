@@ -52,9 +52,11 @@ def translate(
     found: list[list[Hypothesis]] = [[] for _ in sources]
     never = [tokens.pad, tokens.bos, tokens.unk, tokens.special(MASK), tokens.special(SEP)]
     forbidden = tuple(token for token in never if token is not None)
+    stack = model.backbone.stack
+    most = stack.length - 1 if stack.positions == "learned" else 10**9
     for group in _batches([len(source) for source in sources], _room(model, how)):
         some = [sources[i] for i in group]
-        limits = [how.limit(len(source)) for source in some]
+        limits = [min(how.limit(len(source)), most) for source in some]
         start = [np.array([tokens.bos]) for _ in some]
         stepper = Stepper(model, start, max(limits), HEAD, source_inputs(some, tokens))
         if how.beam.width > 1:
@@ -63,7 +65,8 @@ def translate(
             ids = extend(
                 stepper, len(some), limits, tokens.eos, how.sampling, forbidden, names=group
             )
-            results = [[Hypothesis(row.ids, row.score)] for row in ids]
+            power = how.beam.penalty
+            results = [[Hypothesis(row.ids, row.score / row.length**power)] for row in ids]
         for i, hypotheses in zip(group, results, strict=True):
             found[i] = hypotheses
     return found

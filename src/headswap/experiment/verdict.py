@@ -63,7 +63,7 @@ def clear(row: Table) -> bool:
 def worth_sentence(found: Table) -> str:
     """The most telling of the sizes: what its labels do that more would be needed for."""
     rows = [row for row in found["worth"] if row["arm"] == found["winner"]]
-    inside = [row for row in rows if row["value"] is not None and row["value"] > row["labels"]]
+    inside = [row for row in rows if row["value"] is not None and row["low"] > row["labels"]]
     beyond = [row for row in rows if row["value"] is None and row["labels"] < row["most"]]
     if beyond:
         row = min(beyond, key=lambda row: row["labels"])

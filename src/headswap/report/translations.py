@@ -1,0 +1,82 @@
+"""Translators compared on the same sentences: BLEU, and paired differences from the first."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from headswap.errors import DataError, StorageError, UsageError
+from headswap.report import bleu
+from headswap.run import PREDICTIONS, Run
+from headswap.types import Table
+
+
+def are_translators(paths: Sequence[Path]) -> bool:
+    """Whether runs translate; translators and classifiers together are refused."""
+    kinds = {Run.open(path).settings().get("objective") for path in paths}
+    if "translate" in kinds and len(kinds) > 1:
+        raise UsageError("a translator cannot be compared with a classifier")
+    return kinds == {"translate"}
+
+
+def compare(paths: Sequence[Path], split: str) -> Table:
+    """Every run's scores, and each later run against the first, sentence by sentence."""
+    if len(paths) < 2:
+        raise UsageError("one run cannot be compared", fix="name two or more")
+    read = [_read(path, split) for path in paths]
+    right = read[0][1]
+    for path, (_, other) in zip(paths, read, strict=True):
+        if other != right:
+            raise UsageError(
+                f"{paths[0]} and {path} translated different {split} sentences",
+                fix=f"train both with the same --{split}",
+            )
+    return {
+        "split": split,
+        "sentences": len(right),
+        "runs": [
+            {"name": path.name, **bleu.scores(said, right)}
+            for path, (said, _) in zip(paths, read, strict=True)
+        ],
+        "differences": [
+            {"from": paths[0].name, "to": path.name, **bleu.paired(read[0][0], said, right)}
+            for path, (said, _) in list(zip(paths, read, strict=True))[1:]
+        ],
+    }
+
+
+def lines(found: Table) -> Iterator[str]:
+    """The comparison for a terminal."""
+    yield f"{found['sentences']:,} {found['split']} sentences; sacreBLEU {_signature(found)}"
+    for row in found["runs"]:
+        old = row.get(bleu.OLD)
+        shown = "" if old is None else f"  tokenised lower-case BLEU {old:.2f}"
+        yield (
+            f"  {row['name']:20} BLEU {row['bleu']:.2f}  chrF {row['chrf']:.2f}  "
+            f"TER {row['ter']:.2f}{shown}"
+        )
+    for row in found["differences"]:
+        yield (
+            f"  {row['to']} - {row['from']}: {row['gain']:+.2f} BLEU  over sentences "
+            f"[{row['low']:.2f}, {row['high']:.2f}] (p {row['p']:.3g})"
+        )
+
+
+def _signature(found: Table) -> str:
+    return str(found["runs"][0]["signature"])
+
+
+def _read(path: Path, split: str) -> tuple[list[str], list[str]]:
+    run = Run.open(path)
+    run.check_finished()
+    source = path / PREDICTIONS / f"{split}.jsonl"
+    try:
+        rows = [json.loads(line) for line in source.read_text("utf-8").splitlines()]
+        return [row["translation"] for row in rows], [row["target"] for row in rows]
+    except FileNotFoundError as error:
+        raise StorageError(
+            f"the run has no {split} translations", where=path, fix=f"train it with --{split}"
+        ) from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(f"damaged translations ({error})", where=source) from error

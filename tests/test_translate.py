@@ -1,0 +1,170 @@
+"""A translator from files to translations, from the command line and from Python."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+
+import headswap as api
+from headswap.decoding.beam import Beam
+from headswap.decoding.translation import Search
+from headswap.errors import DataError, UsageError
+
+WORDS = {"one": "un", "two": "deux", "three": "trois", "four": "quatre", "five": "cinq"}
+SMALL = [
+    "model.width=32", "model.heads=2", "model.layers=1", "model.decoder_layers=1",
+    "model.feedforward=64", "model.length=32", "model.dropout=0.0", "tokenizer.vocabulary=290",
+    "train.batch_tokens=400", "train.lr=0.01", "train.evaluate_every=150", "train.average_last=2",
+    "train.warmup=0.1", "translate.label_smoothing=0.0", "train.schedule=cosine",
+    "model.positions=learned",
+]  # fmt: skip
+
+
+def pairs(count, seed=0):
+    """Words said backwards in another language."""
+    draw = random.Random(seed)
+    found = []
+    for _ in range(count):
+        words = draw.choices(list(WORDS), k=draw.randint(1, 5))
+        found.append((" ".join(words), " ".join(WORDS[word] for word in reversed(words))))
+    return found
+
+
+def write(path, rows):
+    path.write_text("".join(f"{one}\t{two}\n" for one, two in rows), "utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("translate")
+    train, test = write(folder / "train.tsv", pairs(800)), write(folder / "test.tsv", pairs(60, 1))
+    model = api.train(
+        "translate",
+        train,
+        test=test,
+        out=folder / "run",
+        recipe="tiny-translate",
+        changes=[*SMALL, "train.steps=700"],
+        device="cpu",
+    )
+    return model, folder
+
+
+def test_it_learns_to_translate(trained):
+    model, folder = trained
+    found = model.evaluate([folder / "test.tsv"])
+    assert found["exact_match"] > 0.8 and found["bleu"] > 80
+    assert found["signature"].startswith("nrefs:1")
+    scores = model.run.scores()
+    assert scores["test"]["bleu"] == pytest.approx(found["bleu"])
+    lines = (model.run.path / "predictions/test.jsonl").read_text().splitlines()
+    assert len(lines) == 60 and {"source", "target", "translation"} <= set(json.loads(lines[0]))
+    valid = [line for line in model.run.metrics() if line["split"] == "valid"]
+    assert valid[-1]["bleu"] > valid[0]["bleu"]
+
+
+def test_strange_sentences_are_no_trouble(trained):
+    model, _ = trained
+    texts = ["one two", "", "   ", "Ωμέγα 漢字 🙂", "one " * 200, "two one\tthree"]
+    found = list(model.translate(texts))
+    assert len(found) == len(texts)
+    assert found[0][0].text == "deux un"
+    assert found[1][0].text == found[2][0].text == ""
+    again = list(model.translate(texts[::-1]))[::-1]
+    assert [some[0].text for some in found] == [some[0].text for some in again]
+
+
+def test_best_few_with_scores_and_alignment(trained):
+    model, _ = trained
+    (found,) = model.translate(["four five"], Search(Beam(3)), aligned=True)
+    assert len(found) == 3 and [one.score for one in found] == sorted(
+        (one.score for one in found), reverse=True
+    )
+    assert found[0].alignment and len(found[0].alignment) >= 2
+
+
+def main(*arguments):
+    from headswap.cli import main
+
+    with pytest.raises(SystemExit) as ended:
+        main([str(argument) for argument in arguments])
+    return ended.value.code
+
+
+def test_from_the_command_line(trained, capsys, tmp_path):
+    model, _ = trained
+    source = tmp_path / "in.txt"
+    source.write_text("one two\n\nthree\n")
+    assert not main("translate", model.run.path, source, "--device", "cpu")
+    assert capsys.readouterr().out.splitlines() == ["deux un", "", "trois"]
+    out = tmp_path / "out.txt"
+    assert not main("translate", model.run.path, source, "--out", out, "--beam", 1)
+    assert out.read_text() == "deux un\n\ntrois\n"
+    assert not main("translate", model.run.path, "--text", "two", "--best", 2, "--align")
+    assert capsys.readouterr().out.count("←") >= 2
+    assert main("translate", model.run.path, "--text", "x", "--best", 9) == 2
+
+
+def test_both_directions_in_one_model(tmp_path):
+    train = write(tmp_path / "train.tsv", pairs(800))
+    changes = [*SMALL, "train.steps=1200", "translate.both=true", "train.average_last=1"]
+    model = api.train(
+        "translate", train, out=tmp_path / "run", recipe="tiny-translate", changes=changes,
+        device="cpu",
+    )  # fmt: skip
+    assert next(iter(model.translate(["one two"])))[0].text == "deux un"
+    assert next(iter(model.translate(["deux un"], backwards=True)))[0].text == "one two"
+
+
+def test_a_base_warms_up_the_encoder(tmp_path, corpus_file):
+    shape = ["model.width=32", "model.heads=2", "model.layers=1", "model.length=32"]
+    api.train(
+        "masked", corpus_file, out=tmp_path / "base", device="cpu",
+        changes=[*shape, "tokenizer.vocabulary=330", "train.steps=3"],
+    )  # fmt: skip
+    train = write(tmp_path / "train.tsv", pairs(60))
+    model = api.train(
+        "translate", train, base=tmp_path / "base", out=tmp_path / "run", recipe="tiny-translate",
+        changes=["train.steps=2", "model.decoder_layers=2"], device="cpu",
+    )  # fmt: skip
+    assert model.settings.model.decoder_layers == 2 and model.settings.model.layers == 1
+    assert list(model.translate(["one"]))
+
+
+def test_refusals(trained, tmp_path, corpus_file):
+    model, _ = trained
+    with pytest.raises(UsageError, match="one way only"):
+        list(model.translate(["un"], backwards=True))
+    with pytest.raises(UsageError, match="cannot generate"):
+        model.generate(["x"])
+    with pytest.raises(UsageError, match="needs a decoder"):
+        api.train("translate", write(tmp_path / "a.tsv", pairs(30)), out=tmp_path / "x")
+    one, two = tmp_path / "a.en", tmp_path / "a.de"
+    one.write_text("a\nb\n")
+    two.write_text("x\n")
+    with pytest.raises(DataError, match="ends after 1 lines"):
+        api.train("translate", [one, two], out=tmp_path / "x", recipe="tiny-translate")
+    assert not (tmp_path / "x").exists()
+    long = write(tmp_path / "long.tsv", [*pairs(40), ("one " * 500, "un " * 500)])
+    made = api.train(
+        "translate", long, out=tmp_path / "y", recipe="tiny-translate",
+        changes=[*SMALL, "train.steps=1"], device="cpu",
+    )  # fmt: skip
+    assert made.run.finished
+
+
+def test_two_translators_are_compared(trained, tmp_path, capsys):
+    model, folder = trained
+    other = api.train(
+        "translate", folder / "train.tsv", test=folder / "test.tsv", out=tmp_path / "weak",
+        recipe="tiny-translate", changes=[*SMALL, "train.steps=150"], device="cpu",
+    )  # fmt: skip
+    assert not main("compare", other.run.path, model.run.path)
+    told = capsys.readouterr().out
+    assert "run - weak: +" in told and "nrefs:1" in told
+    assert not main("compare", other.run.path, other.run.path, "--json")
+    (same,) = json.loads(capsys.readouterr().out)["differences"]
+    assert same["gain"] == same["low"] == same["high"] == 0
