@@ -17,7 +17,7 @@ from headswap.text.corpus import PairText
 from headswap.text.tokenizer import Tokenizer
 from headswap.types import Table
 
-GREEDY = Search(Beam(1))
+GREEDY = Search(Beam(1), scored=False)
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from headswap.decoding.stepper import Stepper
 from headswap.errors import UsageError
 
 DEAD = float("-inf")
+BLOCK = 64
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,23 @@ def search(
     return _Search(stepper, limits, end, beam, never).run()
 
 
+def largest(values_BV: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The largest values of each row and their places. A CPU finds them faster block by block:
+    the largest few lie in the blocks whose largest are the largest few."""
+    size = values_BV.shape[1]
+    blocks = size // BLOCK
+    if values_BV.device.type != "cpu" or blocks <= count:
+        found, places = values_BV.topk(count, dim=1)
+        return found, places
+    whole_BNW = values_BV[:, : blocks * BLOCK].reshape(len(values_BV), blocks, BLOCK)
+    tops_BC = whole_BNW.amax(-1).topk(count, dim=1).indices
+    inside = tops_BC[..., None] * BLOCK + torch.arange(BLOCK)
+    rest = torch.arange(blocks * BLOCK, size).expand(len(values_BV), -1)
+    places_BM = torch.cat([inside.flatten(1), rest], dim=1)
+    found, picks = values_BV.gather(1, places_BM).topk(count, dim=1)
+    return found, places_BM.gather(1, picks)
+
+
 def _worse(hypothesis: Hypothesis) -> float:
     return -hypothesis.score
 
@@ -77,12 +95,12 @@ class _Search:
     def _extend(self, step: int) -> None:
         """One more token for every sentence; finished sentences leave."""
         width = self.beam.width
-        logs_BKV = self._log_probabilities()
-        _, rows, vocabulary = logs_BKV.shape
-        all_BN = (self.scores_BK[..., None] + logs_BKV).flatten(1)
-        # Twice as many as needed, so that enough go on however many end here.
+        best_BKM, chosen_BKM = self._candidates()
+        _, rows, few = best_BKM.shape
+        all_BN = (self.scores_BK[..., None] + best_BKM).flatten(1)
         best_BN, places_BN = all_BN.topk(min(2 * width, all_BN.shape[1]), dim=1)
-        parents_BN, chosen_BN = places_BN // vocabulary, places_BN % vocabulary
+        parents_BN = places_BN // few
+        chosen_BN = chosen_BKM.flatten(1).gather(1, places_BN)
         ends_BN = chosen_BN == self.end
         self._collect(best_BN, parents_BN, ends_BN, step)
         going_BN = best_BN.masked_fill(ends_BN, DEAD)
@@ -104,14 +122,21 @@ class _Search:
             parents_BK = torch.zeros_like(parents_BK)
         self._move_on(parents_BK, chosen_BK, stay, width)
 
-    def _log_probabilities(self) -> Tensor:
+    def _candidates(self) -> tuple[Tensor, Tensor]:
+        """The likeliest next tokens of every row: twice as many as the beam is wide, so that
+        enough go on however many end here. No others can be among the best of all rows."""
         logits_BV = self.stepper.logits_BV
         if self.never:
-            logits_BV = logits_BV.index_fill(
-                1, torch.tensor(self.never, device=self.device), float("-inf")
-            )
-        logs_BV = logits_BV.log_softmax(-1)
-        return logs_BV.view(len(self.sentences), -1, logs_BV.shape[-1])
+            logits_BV[:, self.never] = DEAD
+        best_BM, chosen_BM = largest(logits_BV, min(2 * self.beam.width, logits_BV.shape[1]))
+        # The scores are not needed again, so their sum is taken in their own memory.
+        top_B1 = best_BM[:, :1]
+        normal_B1 = logits_BV.sub_(top_B1).exp_().sum(-1, keepdim=True).log_() + top_B1
+        sentences = len(self.sentences)
+        return (
+            (best_BM - normal_B1).view(sentences, -1, best_BM.shape[1]),
+            chosen_BM.view(sentences, -1, best_BM.shape[1]),
+        )
 
     def _collect(self, best_BN: Tensor, parents_BN: Tensor, ends_BN: Tensor, step: int) -> None:
         """Ended sequences among the first ``width`` candidates are finished."""

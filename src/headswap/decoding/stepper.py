@@ -12,6 +12,7 @@ from torch import Tensor
 from headswap.errors import UsageError
 from headswap.nn.attention import Cache, Memory
 from headswap.nn.backbone import EncoderDecoder
+from headswap.nn.heads import LanguageModelHead
 from headswap.nn.model import Model
 from headswap.nn.visibility import Inputs, Visibility
 from headswap.objectives.base import pad_rows
@@ -56,25 +57,28 @@ class Stepper:
         self._width = 1
         ids = torch.from_numpy(pad_rows(prompts, 0)).to(model.device)
         model.backbone.check(ids)
+        # Rows of one length stand at one place, which needs neither masks nor scattering.
+        self._place = 0 if len(set(lengths)) == 1 else None
         places = torch.arange(ids.shape[1], device=model.device).expand(len(prompts), -1)
         hidden_BTD = self._forward(ids, places)
         rows = torch.arange(len(prompts), device=model.device)
-        self.logits_BV: Tensor = self._head(hidden_BTD[rows, self._lengths_B - 1]).float()
+        self._scores = torch.empty(0, device=model.device)
+        self.logits_BV: Tensor = self._score(hidden_BTD[rows, self._lengths_B - 1])
 
     @torch.no_grad()
     def step(self, chosen_B: Tensor) -> Tensor:
         """Append one token to each row; the scores of what follows."""
         hidden_BTD = self._forward(chosen_B[:, None], self._lengths_B[:, None])
         self._lengths_B = self._lengths_B + 1
-        self.logits_BV = self._head(hidden_BTD[:, 0]).float()
+        self.logits_BV = self._score(hidden_BTD[:, 0])
         return self.logits_BV
 
     def select(self, rows_B: Tensor, leaving: bool = True) -> None:
         """Keep these rows, in this order: reorders beams, drops finished sentences. Rows of
-        one sentence stay together; without ``leaving`` every sentence stays."""
+        one sentence stay together; without ``leaving`` every sentence stays. The scores are
+        those of the next step, not yet of these rows."""
         self._cache.select(rows_B)
         self._lengths_B = self._lengths_B.index_select(0, rows_B)
-        self.logits_BV = self.logits_BV.index_select(0, rows_B)
         if self._memory is not None and leaving:
             self._memory.select(rows_B[:: self._width] // self._width)
 
@@ -84,8 +88,22 @@ class Stepper:
         self.select(rows.repeat_interleave(width), leaving=False)
         self._width *= width
 
+    def _score(self, hidden_BD: Tensor) -> Tensor:
+        """The vocabulary's scores, in a buffer that is used again: a new one of this size each
+        step would cost the system more than the arithmetic."""
+        head = self._head
+        assert isinstance(head, LanguageModelHead)
+        size = (len(hidden_BD), head.spec.vocabulary)
+        if self._scores.shape[0] < size[0] or self._scores.dtype != hidden_BD.dtype:
+            self._scores = hidden_BD.new_empty(size)
+        return head.scores(hidden_BD, self._scores[: size[0]]).float()
+
     def _forward(self, ids_BT: Tensor, places_BT: Tensor) -> Tensor:
-        inputs = Inputs(ids_BT, Visibility("causal", places_BT=places_BT), places_BT)
+        if self._place is None:
+            inputs = Inputs(ids_BT, Visibility("causal", places_BT=places_BT), places_BT)
+        else:
+            inputs = Inputs(ids_BT, Visibility("causal", start=self._place), places_BT[:1])
+            self._place += ids_BT.shape[1]
         hidden_BTD: Tensor = self._model.backbone(inputs, self._cache, self._memory)
         return hidden_BTD
 

@@ -69,10 +69,12 @@ def extend(
     sampling: Sampling,
     never: tuple[int, ...] = (),
     names: Sequence[int] | None = None,
+    scored: bool = True,
 ) -> list[Extension]:
     """New tokens for each row, ended by ``end`` or by its limit; finished rows leave.
 
-    ``names`` number the rows for the draws, when they are a part of a larger set.
+    ``names`` number the rows for the draws, when they are a part of a larger set. Without
+    ``scored`` no log-probabilities are added up, which saves a pass over the vocabulary.
     """
     most = [limits] * rows if isinstance(limits, int) else list(limits)
     results = [Extension() for _ in range(rows)]
@@ -81,13 +83,15 @@ def extend(
     for step in range(max(most, default=0)):
         logits_BV = stepper.logits_BV
         if forbidden:
-            logits_BV = logits_BV.clone()
             logits_BV[:, forbidden] = float("-inf")
         drawn = [names[row] for row in alive] if names is not None else alive
         chosen_B = sampling.choose(logits_BV, drawn, step)
-        logs_B = logits_BV.log_softmax(-1).gather(1, chosen_B[:, None])[:, 0]
+        logs = [0.0] * len(alive)
+        if scored:
+            picked_B = logits_BV.gather(1, chosen_B[:, None])[:, 0]
+            logs = (picked_B - logits_BV.logsumexp(-1)).tolist()
         going = []
-        for place, (token, log) in enumerate(zip(chosen_B.tolist(), logs_B.tolist(), strict=True)):
+        for place, (token, log) in enumerate(zip(chosen_B.tolist(), logs, strict=True)):
             row = alive[place]
             results[row].score += log
             results[row].length += 1

@@ -29,12 +29,14 @@ BATCH_TOKENS = {"cpu": 1_500, "cuda": 24_000}
 class Search:
     """How a translation is looked for: a beam, greedily (``width`` 1), or drawn (a
     ``sampling`` with a temperature). A translation has at most ``ratio`` times its source's
-    tokens and ``more`` beside them."""
+    tokens and ``more`` beside them. Without ``scored`` a greedy one has no score, and is
+    found faster."""
 
     beam: Beam = field(default_factory=Beam)
     sampling: Sampling = field(default_factory=Sampling)
     ratio: float = 2.0
     more: int = 20
+    scored: bool = True
 
     def __post_init__(self) -> None:
         if self.sampling.temperature and self.beam.width > 1:
@@ -63,7 +65,14 @@ def translate(
             results = search(stepper, limits, tokens.eos, how.beam, forbidden)
         else:
             ids = extend(
-                stepper, len(some), limits, tokens.eos, how.sampling, forbidden, names=group
+                stepper,
+                len(some),
+                limits,
+                tokens.eos,
+                how.sampling,
+                forbidden,
+                names=group,
+                scored=how.scored,
             )
             power = how.beam.penalty
             results = [[Hypothesis(row.ids, row.score / row.length**power)] for row in ids]

@@ -19,31 +19,46 @@ class Cache:
     """Keys and values of the positions decoded so far, in buffers allocated once.
 
     The slot of a key is its position, so rows of different lengths live side by side: a
-    query at position p looks at slots 0 to p, which are its own row's.
+    query at position p looks at slots 0 to p, which are its own row's. Slots come first in
+    the buffers, so that those in use are one piece of memory.
     """
 
     def __init__(
         self, stack: Stack, batch: int, size: int, device: torch.device, dtype: torch.dtype
     ) -> None:
-        shape = (batch, stack.heads, size, stack.width // stack.heads)
-        self.size = size
-        self._keys = [torch.zeros(shape, device=device, dtype=dtype) for _ in range(stack.layers)]
-        self._values = [torch.zeros_like(keys) for keys in self._keys]
+        shape = (size, batch, stack.heads, stack.width // stack.heads)
+        self.size, self._used = size, 0
+        self._buffers = [
+            torch.zeros(shape, device=device, dtype=dtype) for _ in range(2 * stack.layers)
+        ]
+        self._spare: list[Tensor] = []
 
     def append(
-        self, layer: int, k_BHTK: Tensor, v_BHTK: Tensor, places_BT: Tensor
+        self, layer: int, k_BHTK: Tensor, v_BHTK: Tensor, places: Tensor | int
     ) -> tuple[Tensor, Tensor]:
-        """Write new keys and values at their places; return all of the layer's."""
-        keys, values = self._keys[layer], self._values[layer]
-        rows_B1 = torch.arange(len(places_BT), device=places_BT.device)[:, None]
-        keys[rows_B1, :, places_BT] = k_BHTK.transpose(1, 2).to(keys.dtype)
-        values[rows_B1, :, places_BT] = v_BHTK.transpose(1, 2).to(values.dtype)
-        return keys, values
+        """Write new keys and values at their places (of each row, or where all rows stand);
+        return those of the layer that may be looked at."""
+        end = self.size if isinstance(places, Tensor) else places + k_BHTK.shape[2]
+        self._used = max(self._used, end)
+        found = []
+        for buffer, new_BHTK in zip(self._buffers[2 * layer :], (k_BHTK, v_BHTK), strict=False):
+            if isinstance(places, Tensor):
+                rows_B1 = torch.arange(len(places), device=places.device)[:, None]
+                buffer[places, rows_B1] = new_BHTK.transpose(1, 2).to(buffer.dtype)
+            else:
+                buffer[places:end] = new_BHTK.permute(2, 0, 1, 3)
+            found.append(buffer[:end].permute(1, 2, 0, 3))
+        return found[0], found[1]
 
     def select(self, rows_B: Tensor) -> None:
         """Keep these rows, in this order; a row may be kept several times."""
-        self._keys = [keys.index_select(0, rows_B) for keys in self._keys]
-        self._values = [values.index_select(0, rows_B) for values in self._values]
+        old, used = self._buffers, self._used
+        shape = (self.size, len(rows_B), *old[0].shape[2:])
+        if not self._spare or self._spare[0].shape != shape:
+            self._spare = [torch.empty(shape, device=o.device, dtype=o.dtype) for o in old]
+        for source, target in zip(old, self._spare, strict=True):
+            torch.index_select(source[:used], 1, rows_B, out=target[:used])
+        self._buffers, self._spare = self._spare, old
 
 
 class Attention(nn.Module):
@@ -67,12 +82,12 @@ class Attention(nn.Module):
         mask: KernelMask,
         rotation: Rotation | None = None,
         cache: Cache | None = None,
-        places_BT: Tensor | None = None,
+        places: Tensor | int | None = None,
     ) -> Tensor:
         q_BHTK, k_BHSK, v_BHSK = self.project(x_BTD, rotation)
         if cache is not None:
-            assert places_BT is not None
-            k_BHSK, v_BHSK = cache.append(self.layer, k_BHSK, v_BHSK, places_BT)
+            assert places is not None
+            k_BHSK, v_BHSK = cache.append(self.layer, k_BHSK, v_BHSK, places)
         mixed_BHTK = F.scaled_dot_product_attention(
             q_BHTK,
             k_BHSK,

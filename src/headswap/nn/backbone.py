@@ -43,13 +43,16 @@ class Backbone(nn.Module):
         positions_BT = inputs.positions_BT
         if positions_BT is None:
             positions_BT = torch.arange(ids_BT.shape[1], device=ids_BT.device)[None]
-        keys = ids_BT.shape[1] if cache is None else cache.size
-        mask = inputs.visibility.kernel(ids_BT.shape[1], keys, ids_BT.device)
+        visibility, queries = inputs.visibility, ids_BT.shape[1]
+        places: Tensor | int | None = visibility.places_BT
+        keys = queries if cache is None else cache.size
+        if visibility.start is not None:
+            places, keys = visibility.start, visibility.start + queries
+        mask = visibility.kernel(queries, keys, ids_BT.device)
         x_BTD = self.embed(ids_BT, positions_BT)
         rotation = self._rotation(positions_BT)
-        places_BT = inputs.visibility.places_BT
         for layer in self.layers:
-            x_BTD = layer(x_BTD, mask, rotation, cache, places_BT, memory)
+            x_BTD = layer(x_BTD, mask, rotation, cache, places, memory)
         hidden_BTD: Tensor = self.final_norm(x_BTD)
         return hidden_BTD
 

@@ -85,6 +85,11 @@ class LanguageModelHead(nn.Module):
         """Logits of a few rows, as when decoding."""
         return F.linear(x_ND, self.weight, self.bias)
 
+    def scores(self, x_ND: Tensor, out_NV: Tensor) -> Tensor:
+        """Logits written into a buffer, without gradients."""
+        torch.mm(x_ND, self.weight.t().to(x_ND.dtype), out=out_NV)
+        return out_NV if self.bias is None else out_NV.add_(self.bias)
+
     def losses(
         self, x_ND: Tensor, targets_N: Tensor, weights_N: Tensor, smoothing: float = 0.0
     ) -> tuple[Tensor, Tensor]:

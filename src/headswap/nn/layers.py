@@ -69,11 +69,11 @@ class Layer(nn.Module):
         mask: KernelMask,
         rotation: Rotation | None,
         cache: Cache | None,
-        places_BT: Tensor | None,
+        places: Tensor | int | None,
         memory: Memory | None = None,
     ) -> Tensor:
         def attend(x: Tensor) -> Tensor:
-            mixed: Tensor = self.dropout(self.attention(x, mask, rotation, cache, places_BT))
+            mixed: Tensor = self.dropout(self.attention(x, mask, rotation, cache, places))
             return mixed
 
         def look(x: Tensor) -> Tensor:

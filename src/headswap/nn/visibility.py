@@ -23,6 +23,8 @@ class Visibility:
 
     ``places_BT`` is given when decoding with a cache: the place of each query among the keys.
 
+    ``start`` is given instead when all rows stand at one place, and nothing lies beyond it.
+
     ``elsewhere`` says that the queries are of another sequence (a target that looks at its
     source): all of them may look at every key that is not padding.
     """
@@ -31,6 +33,7 @@ class Visibility:
     documents_BS: Tensor | None = None
     places_BT: Tensor | None = None
     elsewhere: bool = False
+    start: int | None = None
 
     @staticmethod
     def of_lengths(rule: Rule, lengths_B: Tensor, size: int) -> Visibility:
@@ -45,7 +48,10 @@ class Visibility:
         allowed_BTS = torch.ones(batch, queries, keys, dtype=torch.bool, device=device)
         key_S = torch.arange(keys, device=device)
         if self.rule == "causal":
-            place_BT = key_S[None, :queries] if self.places_BT is None else self.places_BT
+            first = self.start or 0
+            place_BT = key_S[None, first : first + queries]
+            if self.places_BT is not None:
+                place_BT = self.places_BT
             allowed_BTS = allowed_BTS & (key_S <= place_BT[..., None])
         if self.documents_BS is not None and self.elsewhere:
             allowed_BTS = allowed_BTS & (self.documents_BS != PADDING)[:, None, :]
@@ -60,6 +66,10 @@ class Visibility:
 
     def kernel(self, queries: int, keys: int, device: torch.device) -> KernelMask:
         """The same rule in the form the attention kernel runs fastest with."""
+        if self.start and self.documents_BS is None:
+            if queries == 1:  # the newest position sees all there is
+                return KernelMask(None, causal=False)
+            return KernelMask(self.allowed(1, queries, keys, device)[:, None], causal=False)
         if self.documents_BS is None and self.places_BT is None:
             return KernelMask(None, causal=self.rule == "causal")
         rows = self.documents_BS if self.documents_BS is not None else self.places_BT
