@@ -23,7 +23,8 @@ from headswap.progress import Reporter
 from headswap.run import Run
 from headswap.settings import Settings
 from headswap.text import corpus, files, tokenizer
-from headswap.text.corpus import LabelledText, PairText
+from headswap.text.corpus import LabelledText
+from headswap.text.pairs import PairText, read_pairs
 from headswap.text.tokenizer import Tokenizer
 from headswap.training import checkpoint, machine
 from headswap.training.evaluate import evaluate, scores
@@ -77,7 +78,7 @@ def checked(settings: Settings) -> tuple[Settings, Table]:
     elif isinstance(objective, Translate):
         for role in ROLES:
             if paths := [Path(path) for path in getattr(data, role)]:
-                next(iter(corpus.pairs(paths, data.reading)))
+                next(iter(read_pairs(paths, data.reading)))
     else:
         for path in map(Path, data.train):
             next(iter(corpus.documents([path], data.reading)))

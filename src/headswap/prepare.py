@@ -16,7 +16,7 @@ from headswap.randomness import derive
 from headswap.settings import DataPlan, Settings
 from headswap.text import corpus, files, shards
 from headswap.text.check import fingerprint
-from headswap.text.corpus import LabelledText, PairText
+from headswap.text.corpus import LabelledText
 from headswap.text.loader import (
     BucketLoader,
     Labelled,
@@ -28,6 +28,7 @@ from headswap.text.loader import (
     WindowLoader,
     Windows,
 )
+from headswap.text.pairs import PairText, read_pairs
 from headswap.text.tokenizer import Tokenizer
 from headswap.training.loop import Data
 
@@ -65,7 +66,7 @@ def split_rows(settings: Settings, paths: Mapping[str, Sequence[Path]]) -> tuple
 
 def _split_pairs(settings: Settings, paths: Mapping[str, Sequence[Path]]) -> PairRows:
     data = settings.data
-    pairs = {role: list(corpus.pairs(some, data.reading)) for role, some in paths.items()}
+    pairs = {role: list(read_pairs(some, data.reading)) for role, some in paths.items()}
     if settings.objective.reverse:  # type: ignore[attr-defined]
         pairs = {
             role: [PairText(pair.target, pair.source) for pair in some]

@@ -13,7 +13,7 @@ from headswap.decoding.translation import Search, alignment, translate
 from headswap.nn.model import Model
 from headswap.objectives import Translate
 from headswap.report import bleu
-from headswap.text.corpus import PairText
+from headswap.text.pairs import PairText
 from headswap.text.tokenizer import Tokenizer
 from headswap.types import Table
 

@@ -31,6 +31,7 @@ from headswap.run import Run
 from headswap.text import corpus, tokenizer
 from headswap.text.corpus import Reading
 from headswap.text.loader import Labelled, Window, by_length
+from headswap.text.pairs import PairText, read_pairs
 from headswap.training import machine
 from headswap.training.evaluate import evaluate
 from headswap.translating import Translation, Translator
@@ -145,9 +146,9 @@ class Trained:
 
     def _evaluate_pairs_of_texts(self, paths: Sequence[Path], reading: Reading) -> Table:
         translator = self._translator()
-        pairs = list(corpus.pairs(paths, reading))
+        pairs = list(read_pairs(paths, reading))
         if translator.objective.reverse:
-            pairs = [corpus.PairText(pair.target, pair.source) for pair in pairs]
+            pairs = [PairText(pair.target, pair.source) for pair in pairs]
         found = translator([pair.source for pair in pairs])
         said = [some[0].text for some in found]
         right = [pair.target for pair in pairs]

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from headswap.errors import DataError, UsageError
-from headswap.text import corpus
-from headswap.text.corpus import PairText
 from headswap.text.loader import Pair, TokenLoader
+from headswap.text.pairs import PairText, read_pairs
 
 
 def written(path, text):
@@ -22,31 +21,31 @@ def test_aligned_files_tables_and_lines(tmp_path):
     one = written(tmp_path / "a.en", "a dog\n\ntwo cats\nthree\n")
     two = written(tmp_path / "a.de", "ein Hund\nleer\nzwei Katzen\n\n")
     expected = [PairText("a dog", "ein Hund"), PairText("two cats", "zwei Katzen")]
-    assert list(corpus.pairs([one, two])) == expected
+    assert list(read_pairs([one, two])) == expected
     table = written(tmp_path / "a.tsv", "a dog\tein Hund\ntwo cats\tzwei Katzen\tmore\n")
-    assert list(corpus.pairs([table])) == expected
+    assert list(read_pairs([table])) == expected
     headed = written(tmp_path / "b.tsv", "source\ttarget\na dog\tein Hund\ntwo cats\tzwei Katzen\n")
-    assert list(corpus.pairs([headed])) == expected
+    assert list(read_pairs([headed])) == expected
     rows = "".join(json.dumps(vars(pair)) + "\n" for pair in expected)
-    assert list(corpus.pairs([written(tmp_path / "a.jsonl", rows)])) == expected
+    assert list(read_pairs([written(tmp_path / "a.jsonl", rows)])) == expected
 
 
 def test_what_cannot_be_aligned_is_refused(tmp_path):
     one = written(tmp_path / "a.en", "a\nb\nc\n")
     two = written(tmp_path / "a.de", "x\ny\n")
     with pytest.raises(DataError, match="ends after 2 lines"):
-        list(corpus.pairs([one, two]))
+        list(read_pairs([one, two]))
     with pytest.raises(UsageError, match="1 text files are not aligned"):
-        list(corpus.pairs([one]))
+        list(read_pairs([one]))
     with pytest.raises(UsageError, match="3 text files"):
-        list(corpus.pairs([one, two, one]))
+        list(read_pairs([one, two, one]))
     with pytest.raises(DataError, match="no second column"):
-        list(corpus.pairs([written(tmp_path / "a.tsv", "only one cell\n")]))
+        list(read_pairs([written(tmp_path / "a.tsv", "only one cell\n")]))
     with pytest.raises(DataError, match="no sentence pairs"):
         empty = written(tmp_path / "e.en", "\n\n"), written(tmp_path / "e.de", "\n\n")
-        list(corpus.pairs(list(empty)))
+        list(read_pairs(list(empty)))
     with pytest.raises(DataError, match="no target column"):
-        list(corpus.pairs([written(tmp_path / "a.jsonl", '{"source": "a"}\n')]))
+        list(read_pairs([written(tmp_path / "a.jsonl", '{"source": "a"}\n')]))
 
 
 def loader(count=300, tokens=200, seed=1):

@@ -7,8 +7,8 @@ import json
 import numpy as np
 
 from headswap import storage, use
-from headswap.experiment import findings
 from headswap.experiment.design import EXAMPLES, Folder
+from headswap.experiment.telling import telling
 from headswap.predictions import softmax
 from headswap.run import Run
 from headswap.types import Table
@@ -21,7 +21,7 @@ def examples(folder: Folder) -> None:
     path = folder.path / EXAMPLES
     if path.exists():
         return
-    chosen = findings.telling(folder.path)
+    chosen = telling(folder.path)
     loaded: dict[str, use.Loaded] = {}
     for entry in chosen:
         entry["words"] = {}

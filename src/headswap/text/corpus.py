@@ -8,7 +8,6 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,7 +16,6 @@ from headswap.text import files
 
 TEXT_NAMES = ("text", "review", "sentence", "content", "document", "body", "comment", "message")
 LABEL_NAMES = ("label", "labels", "class", "category", "sentiment", "target", "y")
-PAIR_NAMES = ("source", "target")
 TABLES = (".jsonl", ".csv", ".tsv", ".parquet")
 PREVIEW_LINES = 2_000
 PARQUET_ROWS = 256
@@ -70,9 +68,9 @@ def documents(paths: Sequence[Path], reading: Reading = Reading()) -> Iterator[s
 def texts(path: Path, reading: Reading = Reading()) -> Iterator[str]:
     """The text of every row or line, the empty ones too, so that results line up with it."""
     if files.kind(path) in TABLES:
-        for where, row in _rows(path):
-            column = _column(row, reading.text, TEXT_NAMES, "text", path)
-            yield reading.cleaned(_as_text(row[column], where))
+        for where, row in table_rows(path):
+            column = column_of(row, reading.text, TEXT_NAMES, "text", path)
+            yield reading.cleaned(as_text(row[column], where))
     else:
         for _, line in files.lines(path):
             yield reading.cleaned(line)
@@ -86,19 +84,19 @@ def labelled(
     A missing label is an error, or an empty name with ``missing_ok``.
     """
     found = False
-    for where, row in _rows(path):
+    for where, row in table_rows(path):
         text_column, label_column = _columns(row, reading, path)
         text, label = row[text_column], row[label_column]
         if label is None or str(label).strip() == "":
             if missing_ok:
                 found = True
-                yield LabelledText(reading.cleaned(_as_text(text, where)), "")
+                yield LabelledText(reading.cleaned(as_text(text, where)), "")
                 continue
             raise DataError("the label is missing", where=where, fix="label the row or take it out")
         if isinstance(label, dict | list):
             raise DataError(f"the label is not a name or number: {label!r}", where=where)
         found = True
-        yield LabelledText(reading.cleaned(_as_text(text, where)), _label_name(label))
+        yield LabelledText(reading.cleaned(as_text(text, where)), _label_name(label))
     if not found:
         raise DataError("no labelled rows in it", where=path, fix="give a file with rows")
 
@@ -120,78 +118,6 @@ def labelled_as(
 
 
 @dataclass(frozen=True)
-class PairText:
-    """A sentence and its translation."""
-
-    source: str
-    target: str
-
-    @property
-    def texts(self) -> tuple[str, ...]:
-        return (self.source, self.target)
-
-
-def pairs(paths: Sequence[Path], reading: Reading = Reading()) -> Iterator[PairText]:
-    """Sentence pairs of tables (.tsv without a header, or any table with source and target
-    columns), or of two aligned text files, one sentence a line. A pair with an empty side is
-    left out; files of unequal length are refused."""
-    found = False
-    for pair in _pairs_of(paths, reading):
-        if pair.source.strip() and pair.target.strip():
-            found = True
-            yield pair
-    if not found:
-        raise DataError("no sentence pairs in it", where=paths[0])
-
-
-def _pairs_of(paths: Sequence[Path], reading: Reading) -> Iterator[PairText]:
-    tables = [files.kind(path) in TABLES for path in paths]
-    if not any(tables):
-        if len(paths) != 2:
-            raise UsageError(
-                f"{len(paths)} text files are not aligned pairs",
-                where=paths[0],
-                fix="name a table of pairs, or two files of as many lines",
-            )
-        yield from _aligned(paths[0], paths[1], reading)
-        return
-    for path, table in zip(paths, tables, strict=True):
-        if not table:
-            raise UsageError("a table of pairs beside a text file", where=path)
-        yield from _pair_rows(path, reading)
-
-
-def _aligned(one: Path, two: Path, reading: Reading) -> Iterator[PairText]:
-    for number, (left, right) in enumerate(zip_longest(files.lines(one), files.lines(two))):
-        if left is None or right is None:
-            longer, shorter = (one, two) if right is None else (two, one)
-            raise DataError(
-                f"{shorter} ends after {number} lines and this one does not",
-                where=longer,
-                fix="aligned files need as many lines as each other",
-            )
-        yield PairText(reading.cleaned(left[1]), reading.cleaned(right[1]))
-
-
-def _pair_rows(path: Path, reading: Reading) -> Iterator[PairText]:
-    if files.kind(path) == ".tsv":
-        for number, line in files.lines(path):
-            cells = line.split("\t")
-            if len(cells) < 2:
-                raise DataError(
-                    "no second column", where=f"{path}, line {number}", fix="split it by a tab"
-                )
-            if number == 1 and [cell.strip().lower() for cell in cells[:2]] == list(PAIR_NAMES):
-                continue
-            yield PairText(reading.cleaned(cells[0]), reading.cleaned(cells[1]))
-        return
-    for where, row in _rows(path):
-        found = [_column(row, None, (name,), name, path) for name in PAIR_NAMES]
-        one, two = (_as_text(row[column], where) for column in found)
-        yield PairText(reading.cleaned(one), reading.cleaned(two))
-
-
-@dataclass(frozen=True)
 class MinimalPair:
     """Two sentences that differ in one point, one of them wrong (BLiMP's format)."""
 
@@ -204,18 +130,18 @@ def holds_pairs(path: Path) -> bool:
     """Whether a table's rows are minimal pairs."""
     if files.kind(path) not in TABLES:
         return False
-    first = next(_rows(path), None)
+    first = next(table_rows(path), None)
     return first is not None and {"sentence_good", "sentence_bad"} <= first[1].keys()
 
 
 def minimal_pairs(path: Path) -> Iterator[MinimalPair]:
-    for where, row in _rows(path):
+    for where, row in table_rows(path):
         try:
             good, bad = row["sentence_good"], row["sentence_bad"]
         except KeyError as error:
             raise DataError(f"no column {error}", where=where) from error
         group = str(row.get("UID", "all"))
-        yield MinimalPair(_as_text(good, where), _as_text(bad, where), group)
+        yield MinimalPair(as_text(good, where), as_text(bad, where), group)
 
 
 def split_by_blank_lines(path: Path) -> bool:
@@ -251,7 +177,8 @@ def _documents_of(path: Path, reading: Reading) -> Iterator[str]:
         yield reading.cleaned("\n".join(document))
 
 
-def _rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def table_rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The rows of a table, each with its place for error messages."""
     extension = files.kind(path)
     if extension == ".jsonl":
         return _json_rows(path)
@@ -344,12 +271,12 @@ def _parquet_rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 def _columns(row: Mapping[str, Any], reading: Reading, path: Path) -> tuple[str, str]:
     return (
-        _column(row, reading.text, TEXT_NAMES, "text", path),
-        _column(row, reading.label, LABEL_NAMES, "label", path),
+        column_of(row, reading.text, TEXT_NAMES, "text", path),
+        column_of(row, reading.label, LABEL_NAMES, "label", path),
     )
 
 
-def _column(
+def column_of(
     row: Mapping[str, Any], wanted: str | None, usual: Sequence[str], role: str, path: Path
 ) -> str:
     if wanted is not None:
@@ -367,7 +294,7 @@ def _column(
     )
 
 
-def _as_text(value: Any, where: str) -> str:
+def as_text(value: Any, where: str) -> str:
     if not isinstance(value, str):
         raise DataError(f"the text is {value!r}, not a string", where=where)
     if "\0" in value:
