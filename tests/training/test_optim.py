@@ -108,6 +108,13 @@ def test_the_last_states_are_averaged(corpus_file, tmp_path):
         torch.testing.assert_close(tensor, mean, rtol=1e-4, atol=1e-6)
 
 
+def test_a_budget_in_minutes_has_no_last_states(corpus_file, tmp_path):
+    changes = [*SMALL, {"train": {"minutes": 0.02, "average_last": 3, "evaluate_every": 2}}]
+    made = api.train("causal", corpus_file, out=tmp_path / "run", changes=changes)
+    losses = [line["loss"] for line in made.run.metrics() if line["split"] == "valid"]
+    assert made.run.scores()["valid"]["loss"] == losses[-1] < losses[0]
+
+
 def test_the_average_is_a_moving_average():
     model = causal_model(STACKS["modern"], 40)
     average = optim.Average(model)

@@ -297,8 +297,10 @@ class _Training:
     def _averaging(self) -> int:
         """How many states the average holds; always one where it moves along."""
         last = self.plan.average_last
-        if last is None or self.total is None:
+        if last is None:
             return 1
+        if self.total is None:  # a budget in minutes has no last evaluations to foresee
+            return 0
         points = [*range(self.every, self.total, self.every), self.total]
         return sum(point <= self.state.step for point in points[-last:])
 
@@ -324,7 +326,7 @@ class _Training:
             with torch.no_grad():
                 for name, tensor in self.model.tensors().items():
                     tensor.copy_(self.best[name])
-        elif self.average is not None:
+        elif self.average is not None and self._averaging():
             self.average.swap()
         checkpoint.prune(self.folder)
 

@@ -85,8 +85,8 @@ class Plan:
         for name in ("batch_tokens", "average_last"):
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise UsageError(f"train.{name} must be at least 1, not {getattr(self, name)}")
-        if self.average_last is not None and (self.ema is not None or self.minutes is not None):
-            raise UsageError("train.average_last goes with neither train.ema nor train.minutes")
+        if self.average_last is not None and self.ema is not None:
+            raise UsageError("train.average_last and train.ema exclude each other")
         if self.ema is not None and not 0 < self.ema < 1:
             raise UsageError(f"train.ema must lie between 0 and 1, not {self.ema}")
         if self.unfreeze is not None and self.unfreeze <= 0:
