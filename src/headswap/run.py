@@ -54,16 +54,7 @@ class Run:
     def create(path: Path, settings: Table, provenance: Table) -> Run:
         """A new run folder; refuses to touch one that exists."""
         run = Run(path)
-        if run.exists():
-            raise UsageError(
-                "a run is already there",
-                where=path,
-                fix=f"go on with it (headswap resume {path}) or give another --out",
-            )
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            raise UsageError("not an empty folder", where=path, fix="give another --out")
-        with storage.explained(path):
-            path.mkdir(parents=True, exist_ok=True)
+        claim(path, "a run" if run.exists() else None)
         storage.write(path / PROVENANCE, json.dumps(provenance, indent=1) + "\n")
         storage.write(path / CONFIG, config.dumps(settings))
         return run
@@ -174,6 +165,20 @@ class Run:
         if not isinstance(content, dict):
             raise DataError("damaged (not a JSON object)", where=self.path / name)
         return content
+
+
+def claim(path: Path, holds: str | None) -> None:
+    """Make a new folder; one that ``holds`` something, or anything else, is not touched."""
+    if holds:
+        raise UsageError(
+            f"{holds} is already there",
+            where=path,
+            fix=f"go on with it (headswap resume {path}) or give another --out",
+        )
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise UsageError("not an empty folder", where=path, fix="give another --out")
+    with storage.explained(path):
+        path.mkdir(parents=True, exist_ok=True)
 
 
 def shipped() -> list[str]:

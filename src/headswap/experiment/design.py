@@ -86,16 +86,7 @@ class Folder:
     @staticmethod
     def create(path: Path, design: Design) -> Folder:
         folder = Folder(path)
-        if folder.exists():
-            raise UsageError(
-                "an experiment is already there",
-                where=path,
-                fix=f"go on with it (headswap resume {path}) or give another --out",
-            )
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            raise UsageError("not an empty folder", where=path, fix="give another --out")
-        with storage.explained(path):
-            path.mkdir(parents=True, exist_ok=True)
+        runs.claim(path, "an experiment" if folder.exists() else None)
         provenance = json.dumps(runs.provenance({}), indent=1)
         storage.write(path / PROVENANCE, provenance + "\n")
         storage.write(path / DESIGN, config.dumps(config.to_table(design)))
