@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -47,19 +48,10 @@ def predict(
         A .jsonl, .csv or .tsv file for the predictions, written whole or not at all.
     """
     from headswap import api
-    from headswap.text import corpus, files, output
+    from headswap.text import output
 
-    if text and source is not None:
-        raise UsageError(
-            f"texts from --text and from {source}", fix="give one of them; repeat --text for more"
-        )
+    texts = _texts(text, source, text_column)
     trained = api.load(run, device=device)
-    if text:
-        texts = iter(text)
-    elif source is not None:
-        texts = corpus.texts(source, corpus.Reading("line", text_column))
-    else:
-        texts = files.standard_input()
     rows = (
         {"row": number, "label": found.label, "probabilities": found.probabilities}
         for number, found in enumerate(trained.predict(texts), 1)
@@ -212,20 +204,13 @@ def translate(
     from headswap.decoding.beam import Beam
     from headswap.decoding.strategies import Sampling
     from headswap.decoding.translation import Search
-    from headswap.text import corpus, files, output
+    from headswap.text import files, output
 
     if best < 1 or best > beam:
         raise UsageError(f"cannot give the best {best} of {beam}", fix="use a wider --beam")
-    if text and source is not None:
-        raise UsageError(f"sentences from --text and from {source}", fix="give one of them")
+    texts = _texts(text, source)
     how = Search(Beam(beam, penalty), Sampling(temperature, top_k, top_p, seed))
     trained = _neural(run, device, "translate")
-    if text:
-        texts = iter(text)
-    elif source is not None:
-        texts = corpus.texts(source)
-    else:
-        texts = files.standard_input()
     found = trained.translate(texts, how, backwards=backwards, aligned=align)
     if out is not None and files.kind(out) != ".jsonl":
         count = output.write_lines(out, (some[0].text for some in found))
@@ -319,6 +304,21 @@ def embed(
     else:
         count = output.write_vectors(out, trained.embed(texts, pool))
     print(f"{count:,} texts in {out}")
+
+
+def _texts(text: list[str], source: Path | None, column: str | None = None) -> Iterator[str]:
+    """What a command reads: --text, a file, or standard input."""
+    from headswap.text import corpus, files
+
+    if text and source is not None:
+        raise UsageError(
+            f"texts from --text and from {source}", fix="give one of them; repeat --text for more"
+        )
+    if text:
+        return iter(text)
+    if source is not None:
+        return corpus.texts(source, corpus.Reading("line", column))
+    return files.standard_input()
 
 
 def _neural(run: Path, device: str, verb: str) -> Trained:
