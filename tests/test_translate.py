@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import html
 import json
 import random
+from itertools import product
 
 import pytest
 
 import headswap as api
 from headswap.decoding.beam import Beam
 from headswap.decoding.translation import Search
-from headswap.errors import DataError, UsageError
+from headswap.errors import DataError, HeadswapError, UsageError
 
 WORDS = {"one": "un", "two": "deux", "three": "trois", "four": "quatre", "five": "cinq"}
 SMALL = [
@@ -131,7 +133,50 @@ def test_a_base_warms_up_the_encoder(tmp_path, corpus_file):
         changes=["train.steps=2", "model.decoder_layers=2"], device="cpu",
     )  # fmt: skip
     assert model.settings.model.decoder_layers == 2 and model.settings.model.layers == 1
+    assert model.settings.model.dropout == 0.2, "the recipe's, not the base's"
     assert list(model.translate(["one"]))
+
+
+def test_what_a_base_bought_is_a_page(tmp_path, corpus_file, capsys):
+    shape = ["model.width=32", "model.heads=2", "model.layers=1", "model.length=32"]
+    base = tmp_path / "base"
+    api.train(
+        "masked", corpus_file, out=base, device="cpu",
+        changes=[*shape, "tokenizer.vocabulary=330", "train.steps=3"],
+    )  # fmt: skip
+    test = write(tmp_path / "test.tsv", pairs(20, 1))
+    runs = []
+    for size, arm, seed in product((40, 80), ("scratch", "pretrained"), (0, 1)):
+        out = tmp_path / f"{arm}-{size}-{seed}"
+        changes = ["train.steps=4", "train.evaluate_every=2", f"train.seed={seed}"]
+        changes += ["model.decoder_layers=1"]
+        if arm == "scratch":
+            changes += [*shape, f"tokenizer.model={base / 'tokenizer'}"]
+        api.train(
+            "translate", write(tmp_path / f"{size}.tsv", pairs(size)), test=test, out=out,
+            base=base if arm == "pretrained" else None, recipe="tiny-translate",
+            changes=changes, device="cpu",
+        )  # fmt: skip
+        runs.append(out)
+    page = tmp_path / "page.html"
+    assert not main("compare", *runs, "--html", page, "--json")
+    found = json.loads(capsys.readouterr().out)
+    assert {(row["name"], row["pairs"]) for row in found["arms"]} == set(
+        product(("scratch", "from base"), found["sizes"])
+    )
+    assert all(row["seeds"] == 2 for row in found["differences"])
+    assert found["verdict"] in html.unescape(page.read_text())
+    assert main("compare", *runs[:2], "--html", page), "there is nothing with a base among them"
+
+
+def test_a_missing_tokenizer_is_found_first(tmp_path):
+    train = write(tmp_path / "train.tsv", pairs(60))
+    with pytest.raises(HeadswapError, match="cannot read"):
+        api.train(
+            "translate", train, out=tmp_path / "run", recipe="tiny-translate",
+            changes=["tokenizer.model=nowhere.model"],
+        )  # fmt: skip
+    assert not (tmp_path / "run").exists()
 
 
 def test_refusals(trained, tmp_path, corpus_file):

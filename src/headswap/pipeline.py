@@ -82,6 +82,8 @@ def checked(settings: Settings) -> tuple[Settings, Table]:
     else:
         for path in map(Path, data.train):
             next(iter(corpus.documents([path], data.reading)))
+    if settings.tokenizer.model and not data.base:
+        tokenizer.load_model(Path(settings.tokenizer.model), _pieces(settings))
     if data.base:
         base = Run.open(Path(data.base))
         base.check_finished()
@@ -131,6 +133,8 @@ def execute(
         "parameters": sum(tensor.numel() for tensor in model.tensors().values()),
         "flops": _flops(settings, tokens.size, state.tokens, state.step),
     }
+    if seen is not None:
+        summary["examples"] = len(seen)
     _finish(run, settings, model, tokens, prepared, summary, report)
     run.note_time("finished", seconds=round(time.monotonic() - began, 3))
     return run
@@ -188,6 +192,10 @@ def _tokenizer(
     return tokenizer.load(folder)
 
 
+def _pieces(settings: Settings) -> Path | None:
+    return None if settings.tokenizer.pieces is None else Path(settings.tokenizer.pieces)
+
+
 def _make_tokenizer(
     settings: Settings,
     paths: Mapping[str, Sequence[Path]],
@@ -198,8 +206,7 @@ def _make_tokenizer(
     if data.base:
         return tokenizer.load(Run.open(Path(data.base)).path / runs.TOKENIZER)
     if plan.model:
-        pieces = None if plan.pieces is None else Path(plan.pieces)
-        loaded = tokenizer.load_model(Path(plan.model), pieces)
+        loaded = tokenizer.load_model(Path(plan.model), _pieces(settings))
         if loaded.appended:
             report.say(f"tokenizer: appended the missing specials {', '.join(loaded.appended)}")
         return loaded

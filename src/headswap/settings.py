@@ -23,7 +23,8 @@ from headswap.training.plan import BUDGETS, Plan
 from headswap.types import Table
 
 SECTIONS = ("model", "tokenizer", "data", "train")
-FREE_WITH_BASE = ("dropout", "length", "decoder_layers", "shared_embedding")
+DROPOUTS = ("dropout", "inner_dropout")
+FREE_WITH_BASE = (*DROPOUTS, "length", "decoder_layers", "shared_embedding")
 DEFAULT_RECIPE = "tiny"
 
 
@@ -116,7 +117,8 @@ def resolve(
     table = _recipe_for(name, objective)
     if base is not None:
         wanted = table["model"].get("decoder_layers", base.model.layers)
-        table["model"] = config.to_table(base.model)
+        asked = {key: table["model"][key] for key in DROPOUTS if recipe and key in table["model"]}
+        table["model"] = config.to_table(base.model) | asked
         if objective == "translate" and not base.model.decoder_layers:
             table["model"]["decoder_layers"] = wanted
         table["tokenizer"] = config.to_table(base.tokenizer)

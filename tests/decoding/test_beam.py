@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from conftest import STACKS, causal_model, spread
-from headswap.decoding.beam import Beam, search
+from headswap.decoding.beam import Beam, _in_place, search
 from headswap.decoding.stepper import Stepper
-from headswap.decoding.strategies import Sampling, extend
+from headswap.decoding.strategies import Sampling, extend, gathered
 from headswap.decoding.translation import Search, alignment, translate
 from headswap.errors import UsageError
 from headswap.nn.model import Model, new_model
@@ -171,3 +171,21 @@ def test_impossible_wishes_are_refused():
             Beam(**wish)
     with pytest.raises(UsageError, match="does not draw"):
         Search(Beam(4), Sampling(1.0))
+
+
+def test_beams_stay_where_their_parents_are():
+    parents = np.array([list(row) for row in itertools.product(range(3), repeat=3)])
+    order = _in_place(parents)
+    for row, places in zip(parents, order, strict=True):
+        assert sorted(places) == [0, 1, 2], "every beam has a place"
+        moved = row[places]
+        assert all(moved[parent] == parent for parent in set(row)), "a first child stays put"
+
+
+@pytest.mark.parametrize("going", list(itertools.product([False, True], repeat=5)))
+def test_rows_that_go_on_are_gathered(going):
+    going = np.array(going)
+    rows = gathered(going)
+    assert sorted(rows) == list(np.flatnonzero(going))
+    staying = rows == np.arange(len(rows))
+    assert (staying == going[: len(rows)]).all(), "only those beyond the others' number move"

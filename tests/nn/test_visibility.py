@@ -1,6 +1,6 @@
 import torch
 
-from headswap.nn.visibility import PADDING, Visibility
+from headswap.nn.visibility import PADDING, Inputs, Visibility
 
 CPU = torch.device("cpu")
 
@@ -47,3 +47,13 @@ def test_the_kernel_gets_the_same_rule():
         if kernel.mask_B1TS is not None:
             used = used & kernel.mask_B1TS[:, 0]
         assert torch.equal(shown, used)
+
+
+def test_twice_is_every_row_again():
+    documents = torch.tensor([[0, 0], [0, PADDING]])
+    source = Inputs(torch.tensor([[4, 5], [6, 0]]), Visibility("full", documents))
+    both = Inputs(torch.tensor([[1], [2]]), Visibility("causal"), source=source).twice()
+    assert both.ids_BT.tolist() == [[1], [2], [1], [2]]
+    assert both.source is not None
+    assert both.source.ids_BT.tolist() == [[4, 5], [6, 0], [4, 5], [6, 0]]
+    assert both.source.visibility.documents_BS.tolist() == [[0, 0], [0, -1]] * 2

@@ -62,11 +62,13 @@ def compare(
     *,
     split: Literal["test", "valid"] = "test",
     why: str | None = None,
+    html: Path | None = None,
     as_json: Json = False,
 ) -> None:
     """Compare classifiers on the same texts: accuracy with intervals, and paired differences
     from the first. Runs that differ only in their seed count as one arm. Translators are
-    compared by BLEU, with a paired bootstrap over sentences.
+    compared by BLEU, with a paired bootstrap over sentences; --html writes a page about what
+    pretraining bought them: runs with and without --from, by the number of their pairs.
 
     Parameters
     ----------
@@ -76,10 +78,22 @@ def compare(
         Which predictions to compare.
     why
         Why runs with different budgets or selection rules may be compared all the same.
+    html
+        With translators: the page to write.
     """
+    from headswap import storage
     from headswap.report import compare as comparing
     from headswap.report import translations
 
+    if translations.are_translators(runs) and html is not None:
+        from headswap.report import warm
+
+        found = warm.compare(runs, split)
+        print(json.dumps(found) if as_json else "\n".join(warm.lines(found)))
+        storage.write(html, warm.page(found))
+        return
+    if html is not None:
+        raise UsageError("--html is for translators", fix="leave it out")
     if translations.are_translators(runs):
         found = translations.compare(runs, split)
         print(json.dumps(found) if as_json else "\n".join(translations.lines(found)))

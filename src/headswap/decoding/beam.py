@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
-from torch import Tensor
 
 from headswap.decoding.stepper import Stepper
+from headswap.decoding.strategies import CROWDED, gathered, largest
 from headswap.errors import UsageError
 
 DEAD = float("-inf")
-BLOCK = 64
 
 
 @dataclass(frozen=True)
@@ -48,153 +48,167 @@ def search(
     return _Search(stepper, limits, end, beam, never).run()
 
 
-def largest(values_BV: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The largest values of each row and their places. A CPU finds them faster block by block:
-    the largest few lie in the blocks whose largest are the largest few."""
-    size = values_BV.shape[1]
-    blocks = size // BLOCK
-    if values_BV.device.type != "cpu" or blocks <= count:
-        found, places = values_BV.topk(count, dim=1)
-        return found, places
-    whole_BNW = values_BV[:, : blocks * BLOCK].reshape(len(values_BV), blocks, BLOCK)
-    tops_BC = whole_BNW.amax(-1).topk(count, dim=1).indices
-    inside = tops_BC[..., None] * BLOCK + torch.arange(BLOCK)
-    rest = torch.arange(blocks * BLOCK, size).expand(len(values_BV), -1)
-    places_BM = torch.cat([inside.flatten(1), rest], dim=1)
-    found, picks = values_BV.gather(1, places_BM).topk(count, dim=1)
-    return found, places_BM.gather(1, picks)
-
-
-def _worse(hypothesis: Hypothesis) -> float:
-    return -hypothesis.score
-
-
 class _Search:
+    """The scores stay on the device; what they mean is worked out here, in numpy, from the few
+    best candidates of each sentence, which are fetched once a step.
+
+    S counts the sentences still in the stepper, K the width of the beam, N candidates.
+    """
+
     def __init__(
         self, stepper: Stepper, limits: Sequence[int], end: int, beam: Beam, never: Sequence[int]
     ) -> None:
-        self.stepper, self.limits, self.end, self.beam = stepper, limits, end, beam
-        self.never = list(never)
-        self.finished: list[list[Hypothesis]] = [[] for _ in limits]
-        self.open: list[list[Hypothesis]] = [[] for _ in limits]
-        self.sentences = list(range(len(limits)))
-        self.device = stepper.logits_BV.device
-        self.tokens_BKT = torch.zeros(len(limits), 1, 0, dtype=torch.long, device=self.device)
-        self.scores_BK = torch.zeros(len(limits), 1, device=self.device)
+        self.stepper, self.end, self.beam = stepper, end, beam
+        device = stepper.logits_BV.device
+        self.never = torch.tensor(list(never), dtype=torch.long, device=device)
+        self.limits = np.array(limits)
+        self.ended: list[list[Hypothesis]] = [[] for _ in limits]
+        self.unended: list[list[Hypothesis]] = [[] for _ in limits]
+        self.sentences = np.arange(len(limits))  # the sentence of each of the stepper's
+        self.going_S = np.ones(len(limits), dtype=bool)
+        self.tokens_SKT = np.zeros((len(limits), beam.width, int(self.limits.max(initial=0))), int)
+        self.scores_SK = np.zeros((len(limits), 1))
+        self.finished_SK = np.full((len(limits), beam.width), DEAD)  # the best that ended, sorted
 
     def run(self) -> list[list[Hypothesis]]:
         step = 0
-        while self.sentences:
+        while self.going_S.any():
             step += 1
             self._extend(step)
         return [
             [*sorted(ended, key=_worse), *sorted(unended, key=_worse)][: self.beam.width]
-            for ended, unended in zip(self.finished, self.open, strict=True)
+            for ended, unended in zip(self.ended, self.unended, strict=True)
         ]
 
     def _extend(self, step: int) -> None:
-        """One more token for every sentence; finished sentences leave."""
+        """One more token for every sentence."""
         width = self.beam.width
-        best_BKM, chosen_BKM = self._candidates()
-        _, rows, few = best_BKM.shape
-        all_BN = (self.scores_BK[..., None] + best_BKM).flatten(1)
-        best_BN, places_BN = all_BN.topk(min(2 * width, all_BN.shape[1]), dim=1)
-        parents_BN = places_BN // few
-        chosen_BN = chosen_BKM.flatten(1).gather(1, places_BN)
-        ends_BN = chosen_BN == self.end
-        self._collect(best_BN, parents_BN, ends_BN, step)
-        going_BN = best_BN.masked_fill(ends_BN, DEAD)
-        if going_BN.shape[1] < width:  # a tiny vocabulary
-            short = width - going_BN.shape[1]
-            going_BN = torch.nn.functional.pad(going_BN, (0, short), value=DEAD)
-            parents_BN = torch.nn.functional.pad(parents_BN, (0, short))
-            chosen_BN = torch.nn.functional.pad(chosen_BN, (0, short))
-        self.scores_BK, picks_BK = going_BN.topk(width, dim=1)
-        parents_BK, chosen_BK = parents_BN.gather(1, picks_BK), chosen_BN.gather(1, picks_BK)
-        history = self.tokens_BKT.gather(1, parents_BK[..., None].expand(-1, -1, step - 1))
-        self.tokens_BKT = torch.cat([history, chosen_BK[..., None]], dim=2)
-        stay = self._staying(step)
-        if not stay:
-            self.sentences = []
-            return
-        if rows == 1 and width > 1:
-            self.stepper.widen(width)
-            parents_BK = torch.zeros_like(parents_BK)
-        self._move_on(parents_BK, chosen_BK, stay, width)
+        first = self.scores_SK.shape[1] == 1
+        values_SN, parents_SN, chosen_SN = self._candidates()
+        ends_SN = chosen_SN == self.end
+        self._collect(values_SN, parents_SN, ends_SN, step)
+        # Candidates are sorted: the first that do not end go on.
+        open_SN = np.where(ends_SN, DEAD, values_SN)
+        picks_SK = np.argsort(ends_SN, axis=1, kind="stable")[:, :width]
+        scores_SK, parents_SK, chosen_SK = (
+            np.take_along_axis(part, picks_SK, 1) for part in (open_SN, parents_SN, chosen_SN)
+        )
+        if not first:
+            order_SK = _in_place(parents_SK)
+            scores_SK, parents_SK, chosen_SK = (
+                np.take_along_axis(part, order_SK, 1) for part in (scores_SK, parents_SK, chosen_SK)
+            )
+        self.scores_SK = scores_SK
+        past = self.tokens_SKT[:, :, : step - 1]
+        past[:] = np.take_along_axis(past, parents_SK[..., None], 1)
+        self.tokens_SKT[:, :, step - 1] = chosen_SK
+        self._close(step)
+        if self.going_S.any():
+            self._move_on(parents_SK, chosen_SK, first)
 
-    def _candidates(self) -> tuple[Tensor, Tensor]:
-        """The likeliest next tokens of every row: twice as many as the beam is wide, so that
-        enough go on however many end here. No others can be among the best of all rows."""
+    def _candidates(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Each sentence's likeliest continuations, best first: log-probability, beam, token.
+
+        Of every row twice as many as the beam is wide are looked at, so that enough go on
+        however many end here; no others can be among the best of all rows.
+        """
         logits_BV = self.stepper.logits_BV
-        if self.never:
-            logits_BV[:, self.never] = DEAD
+        if len(self.never):
+            logits_BV.index_fill_(1, self.never, DEAD)
         best_BM, chosen_BM = largest(logits_BV, min(2 * self.beam.width, logits_BV.shape[1]))
         # The scores are not needed again, so their sum is taken in their own memory.
         top_B1 = best_BM[:, :1]
         normal_B1 = logits_BV.sub_(top_B1).exp_().sum(-1, keepdim=True).log_() + top_B1
-        sentences = len(self.sentences)
-        return (
-            (best_BM - normal_B1).view(sentences, -1, best_BM.shape[1]),
-            chosen_BM.view(sentences, -1, best_BM.shape[1]),
+        packed = torch.stack([(best_BM - normal_B1).double(), chosen_BM.double()])
+        logs, chosen = packed.numpy(force=True)
+        sentences, rows = self.scores_SK.shape
+        few = logs.shape[1]
+        all_SN = (self.scores_SK[..., None] + logs.reshape(sentences, rows, few)).reshape(
+            sentences, -1
         )
+        count = max(2 * self.beam.width, self.beam.width)
+        if all_SN.shape[1] < count:  # a tiny vocabulary
+            short = count - all_SN.shape[1]
+            all_SN = np.pad(all_SN, ((0, 0), (0, short)), constant_values=DEAD)
+        places_SN = np.argsort(-all_SN, axis=1, kind="stable")[:, :count]
+        known_SN = np.minimum(places_SN, rows * few - 1)
+        chosen_SN = np.take_along_axis(chosen.reshape(sentences, -1), known_SN, 1).astype(int)
+        return np.take_along_axis(all_SN, places_SN, 1), known_SN // few, chosen_SN
 
-    def _collect(self, best_BN: Tensor, parents_BN: Tensor, ends_BN: Tensor, step: int) -> None:
+    def _collect(
+        self, values_SN: np.ndarray, parents_SN: np.ndarray, ends_SN: np.ndarray, step: int
+    ) -> None:
         """Ended sequences among the first ``width`` candidates are finished."""
-        width = self.beam.width
-        within = ends_BN[:, :width] if not self.beam.exact else ends_BN
-        for sentence, place in within.nonzero().tolist():
-            score = float(best_BN[sentence, place])
-            if score == DEAD:
-                continue
-            ids = self.tokens_BKT[sentence, int(parents_BN[sentence, place])].tolist()
-            self._finish(self.sentences[sentence], ids, score, step)
+        width, power = self.beam.width, self.beam.penalty
+        within_SN = ends_SN & (values_SN > DEAD) & self.going_S[:, None]
+        if not self.beam.exact:
+            within_SN[:, width:] = False
+        if not within_SN.any():
+            return
+        scores_SN = np.where(within_SN, values_SN / step**power, DEAD)
+        for place, candidate in zip(*np.nonzero(within_SN), strict=True):
+            ids = self.tokens_SKT[place, parents_SN[place, candidate], : step - 1].tolist()
+            self.ended[self.sentences[place]].append(
+                Hypothesis(ids, float(scores_SN[place, candidate]))
+            )
+        every = np.concatenate([self.finished_SK, scores_SN], axis=1)
+        self.finished_SK = -np.sort(-every, axis=1)[:, :width]
 
-    def _finish(self, sentence: int, ids: list[int], score: float, length: int) -> None:
-        self.finished[sentence].append(Hypothesis(ids, score / length**self.beam.penalty))
+    def _close(self, step: int) -> None:
+        """Find the sentences that are done: at their limit, or because nothing open can still
+        be better than what has ended."""
+        limits_S = self.limits[self.sentences]
+        best_S = self.scores_SK.max(1)
+        reach_S = limits_S if self.beam.exact else np.full(len(limits_S), step)
+        settled_S = self.finished_SK[:, -1] >= best_S / reach_S**self.beam.penalty
+        at_limit_S = step >= limits_S
+        for place in np.flatnonzero(self.going_S & at_limit_S):
+            self._take_unended(int(place), step)
+        self.going_S &= ~(at_limit_S | (best_S == DEAD) | settled_S)
 
-    def _staying(self, step: int) -> list[int]:
-        """The sentences that go on, by their place."""
-        stay = []
-        tops = self.scores_BK[:, 0].tolist()
-        for place, sentence in enumerate(self.sentences):
-            limit = self.limits[sentence]
-            if step >= limit:
-                self._take_unended(place, sentence, step)
-            elif tops[place] == DEAD or self._settled(sentence, tops[place], step, limit):
-                continue
-            else:
-                stay.append(place)
-        return stay
-
-    def _take_unended(self, place: int, sentence: int, step: int) -> None:
+    def _take_unended(self, place: int, step: int) -> None:
         """At the limit what is still open fills the places that nothing ended has taken."""
-        room = self.beam.width - len(self.finished[sentence])
-        scores, tokens = self.scores_BK[place].tolist(), self.tokens_BKT[place].tolist()
-        for score, ids in list(zip(scores, tokens, strict=True))[: max(room, 0)]:
-            if score != DEAD:
-                self.open[sentence].append(Hypothesis(ids, score / step**self.beam.penalty))
+        sentence = self.sentences[place]
+        room = self.beam.width - len(self.ended[sentence])
+        for row in np.argsort(-self.scores_SK[place], kind="stable")[: max(room, 0)]:
+            score = self.scores_SK[place, row]
+            if score > DEAD:
+                ids = self.tokens_SKT[place, row, :step].tolist()
+                self.unended[sentence].append(Hypothesis(ids, score / step**self.beam.penalty))
 
-    def _settled(self, sentence: int, best_open: float, step: int, limit: int) -> bool:
-        done = self.finished[sentence]
-        if len(done) < self.beam.width:
-            return False
-        bound = best_open / (limit if self.beam.exact else step) ** self.beam.penalty
-        kept = sorted((hypothesis.score for hypothesis in done), reverse=True)
-        return bool(kept[self.beam.width - 1] >= bound)
+    def _move_on(self, parents_SK: np.ndarray, chosen_SK: np.ndarray, first: bool) -> None:
+        """Put every row where its parent's past is, and append what was chosen. Sentences that
+        are done leave when enough of them are."""
+        width = self.beam.width
+        if first:
+            self.stepper.widen(width)
+            parents_SK = np.broadcast_to(np.arange(width), parents_SK.shape)
+        kept = np.arange(len(self.sentences))
+        if self.going_S.mean() <= CROWDED:
+            kept = gathered(self.going_S)
+            self.sentences, self.going_S = self.sentences[kept], self.going_S[kept]
+            self.tokens_SKT, self.scores_SK = self.tokens_SKT[kept], self.scores_SK[kept]
+            self.finished_SK = self.finished_SK[kept]
+        self.stepper.select((kept[:, None] * width + parents_SK[kept]).ravel())
+        device = self.stepper.logits_BV.device
+        self.stepper.step(torch.from_numpy(chosen_SK[kept].ravel()).to(device))
 
-    def _move_on(self, parents_BK: Tensor, chosen_BK: Tensor, stay: list[int], width: int) -> None:
-        """Reorder the rows to their parents and append what was chosen."""
-        leaving = len(stay) < len(self.sentences)
-        if leaving:
-            kept = torch.tensor(stay, device=self.device)
-            self.tokens_BKT = self.tokens_BKT.index_select(0, kept)
-            self.scores_BK = self.scores_BK.index_select(0, kept)
-            parents_BK = parents_BK.index_select(0, kept)
-            chosen_BK = chosen_BK.index_select(0, kept)
-            self.sentences = [self.sentences[place] for place in stay]
-            starts = kept * width
-        else:
-            starts = torch.arange(len(stay), device=self.device) * width
-        rows_B = (starts[:, None] + parents_BK).flatten()
-        self.stepper.select(rows_B, leaving)
-        self.stepper.step(chosen_BK.flatten())
+
+def _in_place(parents_SK: np.ndarray) -> np.ndarray:
+    """An order of the beams in which as many as can be stay where their parent is: the first
+    child of each takes its place, the others those of parents without children."""
+    sentences, width = parents_SK.shape
+    first_SK = np.ones_like(parents_SK, dtype=bool)
+    for beam in range(1, width):
+        first_SK[:, beam] = ~(parents_SK[:, :beam] == parents_SK[:, beam : beam + 1]).any(1)
+    rows_S1 = np.arange(sentences)[:, None]
+    taken_SK = np.zeros_like(first_SK)
+    taken_SK[rows_S1, parents_SK] = True
+    free_SK = np.argsort(taken_SK, axis=1, kind="stable")
+    spare_SK = np.take_along_axis(free_SK, np.maximum((~first_SK).cumsum(1) - 1, 0), 1)
+    places_SK = np.where(first_SK, parents_SK, spare_SK)
+    return np.argsort(places_SK, axis=1)
+
+
+def _worse(hypothesis: Hypothesis) -> float:
+    return -hypothesis.score

@@ -38,7 +38,7 @@ class Stepper:
     ) -> None:
         if not prompts or any(len(prompt) == 0 for prompt in prompts):
             raise UsageError("a prompt is empty", fix="begin it with at least one token")
-        self._model, self._head = model, model.heads[head]
+        self._model = model
         self._memory = None if source is None else self._encode(source)
         lengths = [len(prompt) for prompt in prompts]
         stack = model.backbone.stack
@@ -52,9 +52,8 @@ class Stepper:
                 f"{stack.length} positions",
                 fix="shorten the prompt or ask for fewer tokens",
             )
-        dtype = model.backbone.embedding.weight.dtype
-        self._cache = Cache(stack, len(prompts), room, model.device, dtype)
-        self._width = 1
+        self._cache = Cache(stack, len(prompts), room, model.backbone.embedding.weight)
+        self._width, self._sentences = 1, len(prompts)
         ids = torch.from_numpy(pad_rows(prompts, 0)).to(model.device)
         model.backbone.check(ids)
         # Rows of one length stand at one place, which needs neither masks nor scattering.
@@ -62,41 +61,40 @@ class Stepper:
         places = torch.arange(ids.shape[1], device=model.device).expand(len(prompts), -1)
         hidden_BTD = self._forward(ids, places)
         rows = torch.arange(len(prompts), device=model.device)
-        self._scores = torch.empty(0, device=model.device)
-        self.logits_BV: Tensor = self._score(hidden_BTD[rows, self._lengths_B - 1])
+        head_module = model.heads[head]
+        assert isinstance(head_module, LanguageModelHead)
+        self._score = head_module.scorer(len(prompts))
+        self.logits_BV: Tensor = self._score(hidden_BTD[rows, self._lengths_B - 1]).float()
 
     @torch.no_grad()
     def step(self, chosen_B: Tensor) -> Tensor:
         """Append one token to each row; the scores of what follows."""
         hidden_BTD = self._forward(chosen_B[:, None], self._lengths_B[:, None])
         self._lengths_B = self._lengths_B + 1
-        self.logits_BV = self._score(hidden_BTD[:, 0])
+        self.logits_BV = self._score(hidden_BTD[:, 0]).float()
         return self.logits_BV
 
-    def select(self, rows_B: Tensor, leaving: bool = True) -> None:
-        """Keep these rows, in this order: reorders beams, drops finished sentences. Rows of
-        one sentence stay together; without ``leaving`` every sentence stays. The scores are
+    def select(self, rows_B: np.ndarray) -> None:
+        """Keep these rows, in this order: reorders beams, drops finished sentences. The fewer
+        rows change their place the better. Rows of one sentence stay together. The scores are
         those of the next step, not yet of these rows."""
         self._cache.select(rows_B)
-        self._lengths_B = self._lengths_B.index_select(0, rows_B)
-        if self._memory is not None and leaving:
-            self._memory.select(rows_B[:: self._width] // self._width)
+        if self._place is None:
+            places = torch.from_numpy(rows_B).to(self._lengths_B.device)
+            self._lengths_B = self._lengths_B.index_select(0, places)
+        else:
+            self._lengths_B = self._lengths_B[:1].expand(len(rows_B))
+        if self._memory is not None:
+            sentences = rows_B[:: self._width] // self._width
+            if len(sentences) < self._sentences or (sentences != np.arange(len(sentences))).any():
+                self._memory.select(sentences)
+                self._sentences = len(sentences)
 
     def widen(self, width: int) -> None:
         """Make ``width`` rows of each row; its source is looked at by all, and not copied."""
-        rows = torch.arange(len(self._lengths_B), device=self._lengths_B.device)
-        self.select(rows.repeat_interleave(width), leaving=False)
+        self._cache.select(np.arange(len(self._lengths_B)).repeat(width))
+        self._lengths_B = self._lengths_B.repeat_interleave(width)
         self._width *= width
-
-    def _score(self, hidden_BD: Tensor) -> Tensor:
-        """The vocabulary's scores, in a buffer that is used again: a new one of this size each
-        step would cost the system more than the arithmetic."""
-        head = self._head
-        assert isinstance(head, LanguageModelHead)
-        size = (len(hidden_BD), head.spec.vocabulary)
-        if self._scores.shape[0] < size[0] or self._scores.dtype != hidden_BD.dtype:
-            self._scores = hidden_BD.new_empty(size)
-        return head.scores(hidden_BD, self._scores[: size[0]]).float()
 
     def _forward(self, ids_BT: Tensor, places_BT: Tensor) -> Tensor:
         if self._place is None:

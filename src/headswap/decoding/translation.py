@@ -22,7 +22,7 @@ from headswap.objectives.translate import source_inputs
 from headswap.text.tokenizer import MASK, SEP, Tokenizer
 from headswap.types import Ids
 
-BATCH_TOKENS = {"cpu": 1_500, "cuda": 24_000}
+BATCH_TOKENS = {"cpu": 4_000, "cuda": 24_000}
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -16,22 +17,17 @@ Rotation = tuple[Tensor, Tensor]
 
 
 class Cache:
-    """Keys and values of the positions decoded so far, in buffers allocated once.
+    """Keys and values of the positions decoded so far, in a buffer allocated once.
 
     The slot of a key is its position, so rows of different lengths live side by side: a
     query at position p looks at slots 0 to p, which are its own row's. Slots come first in
-    the buffers, so that those in use are one piece of memory.
+    the buffer, so that those in use are one piece of memory.
     """
 
-    def __init__(
-        self, stack: Stack, batch: int, size: int, device: torch.device, dtype: torch.dtype
-    ) -> None:
-        shape = (size, batch, stack.heads, stack.width // stack.heads)
+    def __init__(self, stack: Stack, batch: int, size: int, like: Tensor) -> None:
+        shape = (size, 2 * stack.layers, batch, stack.heads, stack.width // stack.heads)
         self.size, self._used = size, 0
-        self._buffers = [
-            torch.zeros(shape, device=device, dtype=dtype) for _ in range(2 * stack.layers)
-        ]
-        self._spare: list[Tensor] = []
+        self._buffer = like.new_empty(shape)
 
     def append(
         self, layer: int, k_BHTK: Tensor, v_BHTK: Tensor, places: Tensor | int
@@ -39,26 +35,41 @@ class Cache:
         """Write new keys and values at their places (of each row, or where all rows stand);
         return those of the layer that may be looked at."""
         end = self.size if isinstance(places, Tensor) else places + k_BHTK.shape[2]
+        if end == self.size and self._used == 0:  # slots ahead are read, if without weight
+            self._buffer.zero_()
         self._used = max(self._used, end)
         found = []
-        for buffer, new_BHTK in zip(self._buffers[2 * layer :], (k_BHTK, v_BHTK), strict=False):
+        for part, new_BHTK in enumerate((k_BHTK, v_BHTK)):
+            slots_SBHK = self._buffer[:, 2 * layer + part]
             if isinstance(places, Tensor):
                 rows_B1 = torch.arange(len(places), device=places.device)[:, None]
-                buffer[places, rows_B1] = new_BHTK.transpose(1, 2).to(buffer.dtype)
+                slots_SBHK[places, rows_B1] = new_BHTK.transpose(1, 2).to(slots_SBHK.dtype)
             else:
-                buffer[places:end] = new_BHTK.permute(2, 0, 1, 3)
-            found.append(buffer[:end].permute(1, 2, 0, 3))
+                slots_SBHK[places:end] = new_BHTK.permute(2, 0, 1, 3)
+            found.append(slots_SBHK[:end].permute(1, 2, 0, 3))
         return found[0], found[1]
 
-    def select(self, rows_B: Tensor) -> None:
+    def select(self, rows_B: np.ndarray) -> None:
         """Keep these rows, in this order; a row may be kept several times."""
-        old, used = self._buffers, self._used
-        shape = (self.size, len(rows_B), *old[0].shape[2:])
-        if not self._spare or self._spare[0].shape != shape:
-            self._spare = [torch.empty(shape, device=o.device, dtype=o.dtype) for o in old]
-        for source, target in zip(old, self._spare, strict=True):
-            torch.index_select(source[:used], 1, rows_B, out=target[:used])
-        self._buffers, self._spare = self._spare, old
+        old, used = self._buffer, self._used
+        if len(rows_B) > old.shape[2]:
+            size, parts, _, heads, width = old.shape
+            self._buffer = old.new_empty(size, parts, len(rows_B), heads, width)
+            rows = torch.from_numpy(rows_B).to(old.device)
+            torch.index_select(old[:used], 2, rows, out=self._buffer[:used])
+        else:
+            move(old[:used], 2, rows_B)
+            self._buffer = old[:, :, : len(rows_B)]
+
+
+def move(rows: Tensor, dim: int, order_B: np.ndarray) -> None:
+    """Put rows (along ``dim``) in this order, in their own memory; only those that change
+    their place are copied."""
+    (changed,) = np.nonzero(order_B != np.arange(len(order_B)))
+    if len(changed):
+        both = torch.from_numpy(np.stack([changed, order_B[changed]])).to(rows.device)
+        first = rows.transpose(0, dim)
+        first[both[0]] = first[both[1]]
 
 
 class Attention(nn.Module):
@@ -66,7 +77,7 @@ class Attention(nn.Module):
 
     def __init__(self, stack: Stack, layer: int) -> None:
         super().__init__()
-        self.heads, self.layer, self.dropout = stack.heads, layer, stack.dropout
+        self.heads, self.layer, self.dropout = stack.heads, layer, stack.inside
         self.qkv = nn.Linear(stack.width, 3 * stack.width, bias=stack.bias)
         self.out = nn.Linear(stack.width, stack.width, bias=stack.bias)
         head_width = stack.width // stack.heads
@@ -118,16 +129,26 @@ class Memory:
     def __init__(self, keys: list[Tensor], values: list[Tensor], visibility: Visibility) -> None:
         self._keys, self._values = keys, values
         self.mask: KernelMask = visibility.kernel(1, keys[0].shape[2], keys[0].device)
+        if self.mask.mask_B1TS is not None:  # in the form that the kernel would make each time
+            added = torch.zeros(
+                self.mask.mask_B1TS.shape, device=keys[0].device, dtype=keys[0].dtype
+            )
+            added.masked_fill_(~self.mask.mask_B1TS, float("-inf"))
+            self.mask = KernelMask(added, causal=False)
 
     def layer(self, index: int) -> tuple[Tensor, Tensor]:
         return self._keys[index], self._values[index]
 
-    def select(self, rows_B: Tensor) -> None:
-        """Keep these sentences."""
-        self._keys = [keys[rows_B] for keys in self._keys]
-        self._values = [values[rows_B] for values in self._values]
-        if self.mask.mask_B1TS is not None:
-            self.mask = KernelMask(self.mask.mask_B1TS[rows_B], causal=False)
+    def select(self, rows_B: np.ndarray) -> None:
+        """Keep these sentences, in this order."""
+        mask = [] if self.mask.mask_B1TS is None else [self.mask.mask_B1TS]
+        for part in (*self._keys, *self._values, *mask):
+            move(part, 0, rows_B)
+        count = len(rows_B)
+        self._keys = [keys[:count] for keys in self._keys]
+        self._values = [values[:count] for values in self._values]
+        if mask:
+            self.mask = KernelMask(mask[0][:count], causal=False)
 
 
 class CrossAttention(nn.Module):
@@ -135,7 +156,7 @@ class CrossAttention(nn.Module):
 
     def __init__(self, stack: Stack, layer: int) -> None:
         super().__init__()
-        self.heads, self.layer, self.dropout = stack.heads, layer, stack.dropout
+        self.heads, self.layer, self.dropout = stack.heads, layer, stack.inside
         self.q = nn.Linear(stack.width, stack.width, bias=stack.bias)
         self.kv = nn.Linear(stack.width, 2 * stack.width, bias=stack.bias)
         self.out = nn.Linear(stack.width, stack.width, bias=stack.bias)
@@ -170,7 +191,7 @@ class CrossAttention(nn.Module):
         q_BHTK = self._queries(x_BTD, len(k_BHSK))
         scores = q_BHTK @ k_BHSK.transpose(-1, -2) / math.sqrt(q_BHTK.shape[-1])
         if memory.mask.mask_B1TS is not None:
-            scores = scores.masked_fill(~memory.mask.mask_B1TS, float("-inf"))
+            scores = scores + memory.mask.mask_B1TS
         return scores.softmax(-1)
 
     def _queries(self, x_BTD: Tensor, sentences: int) -> Tensor:

@@ -6,6 +6,7 @@ the spec builds.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,10 +86,22 @@ class LanguageModelHead(nn.Module):
         """Logits of a few rows, as when decoding."""
         return F.linear(x_ND, self.weight, self.bias)
 
-    def scores(self, x_ND: Tensor, out_NV: Tensor) -> Tensor:
-        """Logits written into a buffer, without gradients."""
-        torch.mm(x_ND, self.weight.t().to(x_ND.dtype), out=out_NV)
-        return out_NV if self.bias is None else out_NV.add_(self.bias)
+    def scorer(self, rows: int) -> Callable[[Tensor], Tensor]:
+        """Logits without gradients, for many calls with at most so many rows: on a CPU from
+        weights laid out for it once, which is up to twice as fast."""
+        if self.weight.device.type != "cpu" or self.weight.dtype != torch.float32:
+            return self.forward
+        try:
+            packed = torch.ops.mkldnn._reorder_linear_weight(self.weight.detach(), rows)
+        except (AttributeError, RuntimeError):  # a torch without oneDNN
+            return self.forward
+        linear, bias = torch.ops.mkldnn._linear_pointwise, self.bias
+
+        def score(x_ND: Tensor) -> Tensor:
+            logits_NV: Tensor = linear(x_ND, packed, bias, "none", [], "")
+            return logits_NV
+
+        return score
 
     def losses(
         self, x_ND: Tensor, targets_N: Tensor, weights_N: Tensor, smoothing: float = 0.0

@@ -35,7 +35,7 @@ class FeedForward(nn.Module):
         inner = 2 * stack.feedforward if stack.gated else stack.feedforward
         self.up = nn.Linear(stack.width, inner, bias=stack.bias)
         self.down = nn.Linear(stack.feedforward, stack.width, bias=stack.bias)
-        self.dropout = nn.Dropout(stack.dropout)
+        self.dropout = nn.Dropout(stack.inside)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         inner = self.up(x_BTD)

@@ -17,7 +17,11 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Stack:
     """A stack of Transformer layers; its variations are these fields, not subclasses. With
-    ``decoder_layers`` there are two: ``layers`` encode a source, and those translate it."""
+    ``decoder_layers`` there are two: ``layers`` encode a source, and those translate it.
+
+    ``dropout`` falls on the embeddings and on what every sub-layer adds; ``inner_dropout`` on
+    attention weights and inside feed-forwards. Unset it is the same, as in torch's own layers;
+    the paper of 2017 has none."""
 
     width: int = 256
     layers: int = 4
@@ -39,6 +43,7 @@ class Stack:
     tied: bool = False
     head_bias: bool = False
     dropout: float = 0.0
+    inner_dropout: float | None = None
     init: Literal["normal", "course"] = "normal"
     decoder_layers: int = 0
     shared_embedding: bool = True
@@ -58,8 +63,14 @@ class Stack:
             )
         if self.decoder_layers < 0:
             raise UsageError(f"model.decoder_layers cannot be {self.decoder_layers}")
-        if not 0 <= self.dropout < 1:
-            raise UsageError(f"model.dropout must be in [0, 1), not {self.dropout}")
+        for name in ("dropout", "inner_dropout"):
+            if not 0 <= (getattr(self, name) or 0) < 1:
+                raise UsageError(f"model.{name} must be in [0, 1), not {getattr(self, name)}")
+
+    @property
+    def inside(self) -> float:
+        """The dropout inside sub-layers."""
+        return self.dropout if self.inner_dropout is None else self.inner_dropout
 
 
 STYLES: Mapping[str, Mapping[str, Any]] = {

@@ -108,3 +108,15 @@ class Inputs:
             None if positions is None else positions.to(device, non_blocking=True),
             None if self.source is None else self.source.to(device),
         )
+
+    def twice(self) -> Inputs:
+        """Every row a second time, after all the others."""
+        visibility, positions = self.visibility, self.positions_BT
+        if visibility.documents_BS is not None:
+            visibility = replace(visibility, documents_BS=visibility.documents_BS.repeat(2, 1))
+        return Inputs(
+            self.ids_BT.repeat(2, 1),
+            visibility,
+            None if positions is None else positions.repeat(2, 1),
+            None if self.source is None else self.source.twice(),
+        )

@@ -96,13 +96,14 @@ class Translate:
         return {TERM: token_loss(model, hidden_BTD, batch, TERM, self.label_smoothing)}
 
     def _with_r_drop(self, model: Model, batch: Batch) -> Term:
-        """The mean loss of two passes, and how far apart they are."""
+        """The mean loss of two passes, made as one of twice the rows, and how far apart they
+        are."""
         target = batch.targets[TERM]
         assert target.rows_N is not None
-        logs = []
-        for _ in range(2):
-            hidden_ND = model.backbone(batch.inputs).flatten(0, 1)[target.rows_N]
-            logs.append(F.log_softmax(model.heads[HEAD](hidden_ND).float(), -1))
+        both = model.backbone(batch.inputs.twice()).flatten(0, 1).chunk(2)
+        logs = [
+            F.log_softmax(model.heads[HEAD](hidden[target.rows_N]).float(), -1) for hidden in both
+        ]
         each = [
             F.cross_entropy(
                 log, target.answers_N, reduction="sum", label_smoothing=self.label_smoothing

@@ -60,19 +60,32 @@ def paired(one: Sequence[str], two: Sequence[str], right: Sequence[str], seed: i
     """Two's BLEU minus one's with a 95% interval over sentences (Koehn 2004)."""
     if not len(one) == len(two) == len(right):
         raise UsageError("two systems that translated different sentences")
+    return difference(resampled([one], right, seed), resampled([two], right, seed))
+
+
+def sentence_scores(said: Sequence[str], right: Sequence[str]) -> np.ndarray:
+    """chrF of every sentence, for finding examples."""
+    metric = _library().metrics.CHRF()
+    pairs = zip(said, right, strict=True)
+    return np.array([metric.sentence_score(one, [other]).score for one, other in pairs])
+
+
+def resampled(said: Sequence[Sequence[str]], right: Sequence[str], seed: int = 0) -> np.ndarray:
+    """The mean BLEU of several systems' translations, first of all sentences as they are,
+    then of sentences drawn with replacement; the draws are the same on every call."""
     metric = _library().metrics.BLEU()
-    parts = [_statistics(metric, said, right) for said in (one, two)]
-    draw = generator(seed, "bleu")
-    count = len(right)
-    gains = []
-    for _ in range(RESAMPLES):
-        drawn = draw.multinomial(count, np.full(count, 1 / count))
-        gains.append(_bleu(metric, drawn @ parts[1]) - _bleu(metric, drawn @ parts[0]))
-    whole = np.ones(count, dtype=int)
-    gain = _bleu(metric, whole @ parts[1]) - _bleu(metric, whole @ parts[0])
+    parts = [_statistics(metric, one, right) for one in said]
+    draw, count = generator(seed, "bleu"), len(right)
+    weights = [np.ones(count, dtype=int)]
+    weights += [draw.multinomial(count, np.full(count, 1 / count)) for _ in range(RESAMPLES)]
+    return np.array([np.mean([_bleu(metric, w @ part) for part in parts]) for w in weights])
+
+
+def difference(one: np.ndarray, two: np.ndarray) -> Table:
+    """Two's resampled BLEU minus one's with a 95% interval over sentences (Koehn 2004)."""
+    gains, gain = (two - one)[1:], float(two[0] - one[0])
     low, high = np.quantile(gains, [0.025, 0.975])
-    beyond = np.count_nonzero(np.abs(np.array(gains) - gain) >= abs(gain))
-    p = (1 + beyond) / (1 + RESAMPLES)
+    p = (1 + np.count_nonzero(np.abs(gains - gain) >= abs(gain))) / (1 + len(gains))
     return {"gain": gain, "low": float(low), "high": float(high), "p": float(p)}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib import resources
 from typing import Any
 
@@ -24,7 +24,20 @@ KINDS = {
 
 
 def render(found: Table) -> str:
-    """The whole page."""
+    """The page of a transfer experiment."""
+    return fill(
+        "report.html",
+        found,
+        dict(_charts(found)),
+        names=_names(found),
+        kinds=KINDS,
+        strength=_strength,
+        main=[row for row in found["arms"] if row["labels"] == found["main"]],
+    )
+
+
+def fill(template: str, found: Table, drawn: Mapping[str, str], **more: Any) -> str:
+    """A template with findings and charts, under the one stylesheet and script."""
     try:
         import jinja2
     except ImportError as error:
@@ -32,20 +45,16 @@ def render(found: Table) -> str:
     style, script = _file("report.css") + _theme(), _file("report.js")
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
     environment.filters |= {"number": _number, "accuracy": _accuracy, "span": _span}
-    template = environment.from_string(_file("report.html"))
-    return template.render(
+    return environment.from_string(_file(template)).render(
         found=found,
-        charts={name: Markup(drawn) for name, drawn in _charts(found)},
+        charts={name: Markup(chart) for name, chart in drawn.items()},
         style=Markup(style),
         script=Markup(script),
         policy=(
             f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
             "base-uri 'none'; form-action 'none'"
         ),
-        names=_names(found),
-        kinds=KINDS,
-        strength=_strength,
-        main=[row for row in found["arms"] if row["labels"] == found["main"]],
+        **more,
     )
 
 

@@ -24,7 +24,7 @@ def compare(paths: Sequence[Path], split: str) -> Table:
     """Every run's scores, and each later run against the first, sentence by sentence."""
     if len(paths) < 2:
         raise UsageError("one run cannot be compared", fix="name two or more")
-    read = [_read(path, split) for path in paths]
+    read = [texts(path, split) for path in paths]
     right = read[0][1]
     for path, (_, other) in zip(paths, read, strict=True):
         if other != right:
@@ -67,7 +67,8 @@ def _signature(found: Table) -> str:
     return str(found["runs"][0]["signature"])
 
 
-def _read(path: Path, split: str) -> tuple[list[str], list[str]]:
+def texts(path: Path, split: str) -> tuple[list[str], list[str]]:
+    """What a run said, and what would have been right."""
     run = Run.open(path)
     run.check_finished()
     source = path / PREDICTIONS / f"{split}.jsonl"
