@@ -38,9 +38,8 @@ def flops_a_token(objective: str) -> float:
     chosen = settings.resolve(objective, "small")
     stack, made = chosen.model, chosen.objective
     causal = made.visibility == "causal"
-    return ledger.flops_a_token(
-        stack, chosen.tokenizer.vocabulary, stack.length, made.scored, causal
-    )
+    heads = made.heads(stack, chosen.tokenizer.vocabulary)
+    return ledger.flops_a_token(stack, heads, stack.length, made.scored, causal)
 
 
 def curve(run: Path) -> list[dict[str, float]]:

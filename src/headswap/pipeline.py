@@ -327,7 +327,11 @@ def _flops(settings: Settings, vocabulary: int, tokens: int, steps: int) -> floa
     objective, stack = settings.objective, settings.model
     length = min(stack.length, tokens / max(steps * settings.train.batch, 1))
     a_token = ledger.flops_a_token(
-        stack, vocabulary, length, objective.scored, objective.visibility == "causal"
+        stack,
+        objective.heads(stack, vocabulary),
+        length,
+        objective.scored,
+        objective.visibility == "causal",
     )
     return tokens * a_token / (3 if settings.train.freeze == "backbone" else 1)
 

@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from headswap import config
 from headswap.errors import UsageError, did_you_mean
+from headswap.nn.mixers import MIXERS
 from headswap.nn.spec import Stack, stack_from
 from headswap.objectives import OBJECTIVES, Objective
 from headswap.text.corpus import Cleaning, Reading
@@ -92,10 +93,12 @@ def from_table(table: Table) -> Settings:
         if key not in known | {"recipe", "objective"}:
             raise UsageError(f"unknown section {key!r}", fix=did_you_mean(key, known))
     objective: Any = config.build(OBJECTIVES[name], table.get(name, {}), name)
+    model = stack_from(table.get("model", {}))
+    _check_mixer(model, objective)
     return Settings(
         recipe=table.get("recipe", DEFAULT_RECIPE),
         objective=objective,
-        model=stack_from(table.get("model", {})),
+        model=model,
         tokenizer=config.build(TokenizerPlan, table.get("tokenizer", {}), "tokenizer"),
         data=config.build(DataPlan, table.get("data", {}), "data"),
         train=config.build(Plan, table.get("train", {}), "train"),
@@ -141,6 +144,18 @@ def resolve(
             table["train"] = {k: v for k, v in table["train"].items() if k not in BUDGETS}
         table = config.merge(table, change)
     return from_table({**table, "recipe": name, "objective": objective})
+
+
+def _check_mixer(model: Stack, objective: Objective) -> None:
+    if model.mixer not in MIXERS:
+        raise UsageError(
+            f"unknown model.mixer {model.mixer!r}", fix=did_you_mean(model.mixer, MIXERS)
+        )
+    if model.mixer == "bilstm" and objective.visibility == "causal":
+        raise UsageError(
+            "a bidirectional LSTM sees the future, which a causal model must not",
+            fix="use model.mixer=lstm, or another objective",
+        )
 
 
 def recipes() -> dict[str, str]:

@@ -105,9 +105,9 @@ def with_tokens(
         chosen = known[base.name]
         stack, batch = chosen.model, chosen.train.batch
         step = speed.step_seconds(stack, batch, stack.length, design.device, threads)
-        bare = flops_a_token(stack, 0, stack.length, 0.0)
-        scored = chosen.objective.scored
-        whole = flops_a_token(stack, chosen.tokenizer.vocabulary, stack.length, scored)
+        bare = flops_a_token(stack, {}, stack.length, 0.0)
+        heads = chosen.objective.heads(stack, chosen.tokenizer.vocabulary)
+        whole = flops_a_token(stack, heads, stack.length, chosen.objective.scored)
         rate = batch * stack.length / (step * whole / bare)
         most = MOST_PASSES * words * tokenizer.TOKENS_A_WORD
         tokens = round(max(min(rate * seconds, most), batch * stack.length))

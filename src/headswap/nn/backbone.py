@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from headswap.errors import DataError
 from headswap.nn.attention import Cache, Memory, Rotation, rotary_angles
 from headswap.nn.layers import Layer, make_norm
+from headswap.nn.mixers import MIXERS
 from headswap.nn.spec import Stack
 from headswap.nn.visibility import Inputs
 
@@ -48,11 +49,11 @@ class Backbone(nn.Module):
         keys = queries if cache is None else cache.size
         if visibility.start is not None:
             places, keys = visibility.start, visibility.start + queries
-        mask = visibility.kernel(queries, keys, ids_BT.device)
+        sees = MIXERS[self.stack.mixer].prepare(visibility, queries, keys, ids_BT.device)
         x_BTD = self.embed(ids_BT, positions_BT)
         rotation = self._rotation(positions_BT)
         for layer in self.layers:
-            x_BTD = layer(x_BTD, mask, rotation, cache, places, memory)
+            x_BTD = layer(x_BTD, sees, rotation, cache, places, memory)
         hidden_BTD: Tensor = self.final_norm(x_BTD)
         return hidden_BTD
 
@@ -81,7 +82,7 @@ class Backbone(nn.Module):
         return 1 if name.startswith("final_norm") else self.stack.layers + 1
 
     def _rotation(self, positions_BT: Tensor) -> Rotation | None:
-        if self.stack.positions != "rotary":
+        if self.stack.positions != "rotary" or self.stack.mixer != "attention":
             return None
         head_width = self.stack.width // self.stack.heads
         return rotary_angles(positions_BT, head_width, self.stack.rotary_base)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from headswap.nn.spec import Pool
+from headswap.nn.spec import Cost, Dim, Dims, Pool
 
 CHUNK_ROWS = {"cpu": 512, "cuda": 8192}
 
@@ -28,13 +28,18 @@ class LanguageModelSpec:
     bias: bool
     tied: bool
 
-    def tensors(self) -> dict[str, tuple[int, ...]]:
-        shapes: dict[str, tuple[int, ...]] = {}
+    def tensors(self) -> dict[str, Dims]:
+        tokens = Dim("V", self.vocabulary)
+        shapes: dict[str, Dims] = {}
         if not self.tied:
-            shapes["weight"] = (self.vocabulary, self.width)
+            shapes["weight"] = (tokens, Dim("d", self.width))
         if self.bias:
-            shapes["bias"] = (self.vocabulary,)
+            shapes["bias"] = (tokens,)
         return shapes
+
+    def costs(self, scored: float) -> list[Cost]:
+        flops = 2 * self.width * self.vocabulary * scored
+        return [Cost("vocabulary", f"{scored:g}·2·d·V" if scored != 1 else "2·d·V", flops)]
 
     def build(self, embedding: nn.Embedding) -> LanguageModelHead:
         return LanguageModelHead(self, embedding)
@@ -55,15 +60,21 @@ class ClassifierSpec:
         """The width after pooling: ``concat`` joins mean, max and first."""
         return 3 * self.width if self.pool == "concat" else self.width
 
-    def tensors(self) -> dict[str, tuple[int, ...]]:
-        inner = self.width if self.dense else self.pooled
-        shapes: dict[str, tuple[int, ...]] = {}
+    def tensors(self) -> dict[str, Dims]:
+        width, classes = Dim("d", self.width), Dim("C", self.classes)
+        pooled = Dim("3d" if self.pooled > self.width else "d", self.pooled)
+        shapes: dict[str, Dims] = {}
         if self.dense:
-            shapes |= {"dense.weight": (self.width, self.pooled), "dense.bias": (self.width,)}
-        shapes["out.weight"] = (self.classes, inner)
+            shapes |= {"dense.weight": (width, pooled), "dense.bias": (width,)}
+        shapes["out.weight"] = (classes, width if self.dense else pooled)
         if self.bias:
-            shapes["out.bias"] = (self.classes,)
+            shapes["out.bias"] = (classes,)
         return shapes
+
+    def costs(self, scored: float) -> list[Cost]:
+        weights = [dims for dims in self.tensors().values() if len(dims) == 2]
+        flops = sum(2 * rows.size * columns.size * scored for rows, columns in weights)
+        return [Cost("classes", "2·d·C a text", flops)]
 
     def build(self, embedding: nn.Embedding) -> ClassifierHead:
         return ClassifierHead(self)

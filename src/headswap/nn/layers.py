@@ -1,16 +1,17 @@
-"""The Transformer layer: attention, in a decoder attention over the source, and a feed-forward,
-each with a norm and a shortcut."""
+"""The Transformer layer: attention or another mixer, in a decoder attention over the source, and
+a feed-forward, each with a norm and a shortcut."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from headswap.nn.attention import Attention, Cache, CrossAttention, Memory, Rotation
+from headswap.nn.attention import Cache, CrossAttention, Memory, Rotation
+from headswap.nn.mixers import MIXERS
 from headswap.nn.spec import Stack
-from headswap.nn.visibility import KernelMask
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
@@ -53,7 +54,9 @@ class Layer(nn.Module):
 
     def __init__(self, stack: Stack, index: int, cross: bool = False) -> None:
         super().__init__()
-        self.attention = Attention(stack, index)
+        mixer = MIXERS[stack.mixer]
+        self.mixer = mixer.module
+        self.add_module(mixer.module, mixer.build(stack, index))
         if cross:
             self.cross = CrossAttention(stack, index)
             self.cross_norm = make_norm(stack)
@@ -66,14 +69,15 @@ class Layer(nn.Module):
     def forward(
         self,
         x_BTD: Tensor,
-        mask: KernelMask,
+        sees: Any,
         rotation: Rotation | None,
         cache: Cache | None,
         places: Tensor | int | None,
         memory: Memory | None = None,
     ) -> Tensor:
         def attend(x: Tensor) -> Tensor:
-            mixed: Tensor = self.dropout(self.attention(x, mask, rotation, cache, places))
+            mixer = getattr(self, self.mixer)
+            mixed: Tensor = self.dropout(mixer(x, sees, rotation, cache, places))
             return mixed
 
         def look(x: Tensor) -> Tensor:

@@ -136,6 +136,9 @@ def _initialise(tensors: Mapping[str, Tensor], stack: Stack, seed: int) -> None:
     for name, tensor in tensors.items():
         draw = torch.Generator().manual_seed(derive(seed, "init", name))
         bound = _uniform_bound(name, tensor, stack) if stack.init == "course" else None
+        if ".recurrent." in name or ".convolving." in name:  # torch's own first weights
+            width = stack.width // 2 if stack.mixer == "bilstm" else stack.width
+            bound = 1 / math.sqrt(width * (stack.kernel if stack.mixer == "convolution" else 1))
         if "norm" in name:
             values = torch.full(tensor.shape, 0.0 if name.endswith("bias") else 1.0)
         elif bound is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from headswap import config
 from headswap.errors import UsageError, did_you_mean
@@ -14,6 +14,24 @@ if TYPE_CHECKING:
     from torch import nn
 
 
+class Dim(NamedTuple):
+    """A dimension as a formula and as a number: ("3d", 600)."""
+
+    symbol: str
+    size: int
+
+
+Dims = tuple[Dim, ...]
+
+
+class Cost(NamedTuple):
+    """FLOPs of one token's forward pass in a part of a layer, as a formula and a number."""
+
+    part: str
+    formula: str
+    flops: float
+
+
 @dataclass(frozen=True)
 class Stack:
     """A stack of Transformer layers; its variations are these fields, not subclasses. With
@@ -21,7 +39,8 @@ class Stack:
 
     ``dropout`` falls on the embeddings and on what every sub-layer adds; ``inner_dropout`` on
     attention weights and inside feed-forwards. Unset it is the same, as in torch's own layers;
-    the paper of 2017 has none."""
+    the paper of 2017 has none. ``mixer`` may put a recurrent or convolutional layer (of
+    ``kernel`` positions) in the attention's place."""
 
     width: int = 256
     layers: int = 4
@@ -45,6 +64,8 @@ class Stack:
     dropout: float = 0.0
     inner_dropout: float | None = None
     init: Literal["normal", "course"] = "normal"
+    mixer: str = "attention"
+    kernel: int = 5
     decoder_layers: int = 0
     shared_embedding: bool = True
 
@@ -52,12 +73,22 @@ class Stack:
         for name in ("width", "layers", "heads", "feedforward", "length"):
             if getattr(self, name) < 1:
                 raise UsageError(f"model.{name} must be at least 1, not {getattr(self, name)}")
-        if self.width % self.heads:
+        if self.mixer == "attention" and self.width % self.heads:
             raise UsageError(
                 f"model.width {self.width} is not a multiple of model.heads {self.heads}",
                 fix="change one of them",
             )
-        if self.positions == "rotary" and (self.width // self.heads) % 2:
+        if self.mixer != "attention" and self.decoder_layers:
+            raise UsageError("a translator is made of attention layers", fix="leave model.mixer")
+        if self.mixer == "bilstm" and self.width % 2:
+            raise UsageError(f"a bidirectional LSTM of an odd width, {self.width}")
+        if self.kernel < 1 or self.kernel % 2 == 0:
+            raise UsageError(f"model.kernel must be an odd number, not {self.kernel}")
+        if (
+            self.mixer == "attention"
+            and self.positions == "rotary"
+            and (self.width // self.heads) % 2
+        ):
             raise UsageError(
                 f"rotary positions need an even head width, not {self.width // self.heads}"
             )
@@ -120,8 +151,10 @@ Pool = Literal["first", "last", "mean", "max", "concat"]
 
 
 class HeadSpec(Protocol):
-    """A head as data: the tensors it has, and how it is built. ``embedding`` is the
-    backbone's, for heads that share its weights."""
+    """A head as data: the tensors it has, what it costs when a ``scored`` share of positions
+    reaches it, and how it is built. ``embedding`` is the backbone's, for heads that share its
+    weights."""
 
-    def tensors(self) -> dict[str, tuple[int, ...]]: ...
+    def tensors(self) -> dict[str, Dims]: ...
+    def costs(self, scored: float) -> list[Cost]: ...
     def build(self, embedding: nn.Embedding) -> nn.Module: ...
