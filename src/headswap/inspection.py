@@ -2,20 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import torch
 from rich.table import Table as RichTable
 
-from headswap import ledger, settings
+from headswap import config, ledger, settings
 from headswap.errors import UsageError
+from headswap.planning import memory
 from headswap.run import TOKENIZER, Run
 from headswap.text import tokenizer
 from headswap.types import Table
 
 
+def recipe_settings(
+    name: str, objective: str | None, classes: int | None, changes: Sequence[Table | str] = ()
+) -> settings.Settings:
+    """The settings of a recipe; a translator's is for translating, others are causal."""
+    if Path(name).exists() and Path(name).suffix != ".toml":
+        raise UsageError("neither a run folder nor a recipe", where=name)
+    tables = [config.parse_assignment(c) if isinstance(c, str) else c for c in changes]
+    kind = objective
+    if kind is None:
+        tried = settings.resolve("causal", name, [t for t in tables if set(t) <= {"model"}])
+        kind = "translate" if tried.model.decoder_layers else "causal"
+    if kind == "classify":
+        if classes is None or classes < 2:
+            raise UsageError("how many classes?", fix="give --classes 2 or more")
+        labels = [str(number) for number in range(classes)]
+        tables.append({"classify": {"labels": labels}})
+    return settings.resolve(kind, name, tables)
+
+
 def facts(what: str, objective: str | None, classes: int | None) -> Table:
-    """The parameters of a model, from its structure."""
+    """The ledger of a run or a recipe: parameters, FLOPs and bytes, from structure."""
     run = Run(Path(what))
     if run.exists():
         if objective is not None:
@@ -23,24 +44,47 @@ def facts(what: str, objective: str | None, classes: int | None) -> Table:
         chosen = settings.from_table(run.settings())
         vocabulary = tokenizer.load(run.path / TOKENIZER).size
     else:
-        if Path(what).exists() and Path(what).suffix != ".toml":
-            raise UsageError("neither a run folder nor a recipe", where=what)
-        name = objective or "causal"
-        changes: list[Table] = []
-        if name == "classify":
-            if classes is None or classes < 2:
-                raise UsageError("how many classes?", fix="give --classes 2 or more")
-            changes = [{"classify": {"labels": [str(number) for number in range(classes)]}}]
-        elif classes is not None:
+        if classes is not None and objective != "classify":
             raise UsageError("--classes goes with --objective classify")
-        chosen = settings.resolve(name, what, changes)
+        chosen = recipe_settings(what, objective, classes)
         vocabulary = chosen.tokenizer.vocabulary
-    heads = chosen.objective.heads(chosen.model, vocabulary)
+    return {"what": what, **_ledger(chosen, vocabulary)}
+
+
+def swapped(what: str, classes: int) -> tuple[Table, Table]:
+    """A recipe before and after its head is swapped."""
+    before = recipe_settings(what, "causal", None)
+    after = recipe_settings(what, "classify", classes)
+    found = [_ledger(made, made.tokenizer.vocabulary) for made in (before, after)]
+    return {"what": what, **found[0]}, {"what": what, **found[1]}
+
+
+def _ledger(chosen: settings.Settings, vocabulary: int) -> Table:
+    stack, plan, objective = chosen.model, chosen.train, chosen.objective
+    heads = objective.heads(stack, vocabulary)
+    counts = ledger.parameters(stack, vocabulary, heads)
+    length = memory.sequence_length(chosen)
+    scored = objective.scored * (2 if stack.decoder_layers else 1)
+    costs = ledger.forward(stack, heads, length, scored)
+    average = plan.ema is not None or plan.average_last is not None
+    one = memory.activations(stack, 1, length, objective.visibility, True, torch.float32)
     return {
-        "what": what,
-        "objective": chosen.objective.name,
+        "objective": objective.name,
         "vocabulary": vocabulary,
-        "parameters": ledger.parameters(chosen.model, vocabulary, heads),
+        "parameters": counts,
+        "tree": ledger.tree(
+            ledger.entries(stack, vocabulary, heads), plan.freeze, plan.freeze_layers
+        ),
+        "flops": {
+            "length": length,
+            "lines": costs,
+            "inference_a_token": sum(line["flops"] * line["times"] for line in costs),
+            "training_a_token": ledger.flops_a_token(stack, heads, length, objective.scored),
+        },
+        "bytes": {
+            **ledger.memory(stack, counts["total"], plan.optimizer, average),
+            "activations_a_token": one / length,
+        },
     }
 
 
@@ -63,26 +107,80 @@ def plan_lines(chosen: settings.Settings) -> Iterator[str]:
     )
 
 
-def table(facts: Table) -> RichTable:
-    counts = facts["parameters"]
-    drawn = RichTable(title=f"{facts['what']} ({facts['objective']}): parameters")
+def tables(facts: Table) -> Iterator[RichTable]:
+    """The ledger for a terminal."""
+    yield _parameters_table(facts)
+    yield _flops_table(facts)
+    yield _bytes_table(facts)
+
+
+def _parameters_table(facts: Table) -> RichTable:
+    total = facts["parameters"]["total"]
+    drawn = RichTable(title=f"{facts['what']} ({facts['objective']}): {total:,} parameters")
     drawn.add_column("part")
-    drawn.add_column("parameters", justify="right")
-    drawn.add_column("share", justify="right")
-
-    def row(name: str, count: int) -> None:
-        drawn.add_row(name, f"{count:,}", f"{count / counts['total']:.1%}")
-
-    row(f"embedding of {facts['vocabulary']:,} tokens", counts["embedding"])
-    row("layers", counts["layers"])
-    for kind, parts in counts["each"].items():
-        for part, count in parts.items():
-            if part != "total":
-                row(f"  each {kind}: {part}", count)
-    if counts["other_norms"]:
-        row("other norms", counts["other_norms"])
-    for name, count in counts["heads"].items():
-        row(f"head: {name}", count)
+    for name in ("formula", "numbers", "parameters", "share"):
+        drawn.add_column(name, justify="right")
+    for row in facts["tree"]:
+        times = f"{row['times']} × " if row["times"] > 1 else ""
+        formula = f"{times}{row['formula']}" if "formula" in row else ""
+        numbers = f"{times}({row['numbers']})" if times and "numbers" in row else ""
+        frozen = "" if row.get("trainable", True) else " (frozen)"
+        drawn.add_row(
+            "  " * row["depth"] + row["name"] + frozen,
+            formula,
+            numbers or row.get("numbers", ""),
+            f"{row['count']:,}",
+            f"{row['share']:.1%}",
+            style=None if "formula" in row else "bold",
+        )
     drawn.add_section()
-    row("total", counts["total"])
+    drawn.add_row("total", "", "", f"{total:,}", "100.0%", style="bold")
+    return drawn
+
+
+def _flops_table(facts: Table) -> RichTable:
+    flops = facts["flops"]
+    drawn = RichTable(title=f"FLOPs of one token, forward, at {flops['length']:,} tokens")
+    drawn.add_column("part")
+    for name in ("formula", "times", "FLOPs"):
+        drawn.add_column(name, justify="right")
+    for line in flops["lines"]:
+        shown = f"{line['times'] * line['flops']:,.0f}"
+        drawn.add_row(f"{line['of']}: {line['part']}", line["formula"], str(line["times"]), shown)
+    drawn.add_section()
+    drawn.add_row("inference", "", "", f"{flops['inference_a_token']:,.0f}", style="bold")
+    drawn.add_row("training", "3 × forward", "", f"{flops['training_a_token']:,.0f}", style="bold")
+    return drawn
+
+
+def _bytes_table(facts: Table) -> RichTable:
+    found = facts["bytes"]
+    drawn = RichTable(title="Bytes")
+    for name in ("what", "formula", "MiB"):
+        drawn.add_column(name, justify="left" if name == "what" else "right")
+    for name in ("weights", "gradients", "optimizer"):
+        drawn.add_row(name, found["formulas"][name], f"{found[name] / 2**20:,.1f}")
+    for key in ("activations_a_token", "cache_a_token"):
+        name = key.replace("_", " ")
+        formula = found["formulas"].get(key, "kept for the backward pass")
+        drawn.add_row(name, formula, f"{found[key] / 2**20:,.4f}")
+    return drawn
+
+
+def side_by_side(before: Table, after: Table) -> RichTable:
+    """What a head swap keeps, drops and adds."""
+    drawn = RichTable(title=f"{before['what']}: {before['objective']} and {after['objective']}")
+    drawn.add_column("part")
+    for facts in (before, after):
+        drawn.add_column(facts["objective"], justify="right")
+    parts = {row["path"]: row for facts in (before, after) for row in facts["tree"]}
+    counts = [{row["path"]: row["count"] for row in facts["tree"]} for facts in (before, after)]
+    for path, row in parts.items():
+        if "formula" in row and not path.startswith("heads."):
+            continue
+        shown = [f"{some[path]:,}" if path in some else "–" for some in counts]
+        drawn.add_row("  " * row["depth"] + row["name"], *shown)
+    drawn.add_section()
+    totals = [f"{facts['parameters']['total']:,}" for facts in (before, after)]
+    drawn.add_row("total", *totals, style="bold")
     return drawn

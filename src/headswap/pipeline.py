@@ -18,6 +18,7 @@ from headswap import settings as settings_module
 from headswap.errors import DataError, HeadswapError, Interrupted, StorageError, UsageError
 from headswap.nn.model import Model, grow_vocabulary, new_model, swap_head, warm_start
 from headswap.objectives import Classify, Translate
+from headswap.planning import advice
 from headswap.prepare import ROLES, Prepared, split_rows, with_labels
 from headswap.progress import Reporter
 from headswap.run import Run
@@ -32,18 +33,24 @@ from headswap.training.loop import train
 from headswap.types import Table
 
 
-def create(settings: Settings, out: Path) -> Run:
-    """Check everything that can be checked cheaply, then make the run folder."""
+def create(settings: Settings, out: Path, report: Reporter | None = None) -> Run:
+    """Check everything that can be checked cheaply, then make the run folder. With a
+    ``report`` the plan is told, and a batch that would not fit is cut into parts."""
     if Run(out).exists():
         Run.create(out, {}, {})  # refuses, and says how to go on
     final, hashes = checked(settings)
+    if report is not None:
+        place = machine.pick_device(final.train.device)
+        final, told = advice.line(final, place)
+        report.say(told)
     return Run.create(out, final.to_table(), runs.provenance(hashes))
 
 
-def start(settings: Settings, out: Path, report: Reporter) -> Run:
+def start(settings: Settings, out: Path, report: Reporter, planned: bool = False) -> Run:
     """Make a run and bring it to its end. A run that fails before it has learnt anything
-    leaves no folder behind, so that the corrected command can use the same name."""
-    run = create(settings, out)
+    leaves no folder behind, so that the corrected command can use the same name. One that is
+    ``planned`` already, as a part of an experiment, is not planned again."""
+    run = create(settings, out, None if planned else report)
     try:
         return execute(run, report)
     except HeadswapError as error:

@@ -13,7 +13,7 @@ from typing import NoReturn
 
 from cyclopts import App, CycloptsError
 
-from headswap.cli import experiment, looking, training, using
+from headswap.cli import experiment, looking, planning, training, using
 from headswap.errors import (
     HeadswapError,
     Interrupted,
@@ -53,6 +53,7 @@ for command in (
     looking.check,
     looking.compare,
     looking.inspect,
+    planning.plan,
     looking.recipes,
     looking.demo,
 ):

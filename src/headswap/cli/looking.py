@@ -8,7 +8,15 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from headswap.cli.options import Documents, Files, Json, LabelColumn, TextColumn, reporter
+from headswap.cli.options import (
+    Device,
+    Documents,
+    Files,
+    Json,
+    LabelColumn,
+    TextColumn,
+    reporter,
+)
 from headswap.errors import DataError, UsageError
 
 
@@ -103,14 +111,27 @@ def compare(
 
 
 def inspect(
-    what: str,
+    what: str | None = None,
     /,
     *,
     objective: str | None = None,
     classes: int | None = None,
+    swap: int | None = None,
+    html: Path | None = None,
+    complexity: Annotated[bool, Parameter(negative="")] = False,
+    width: int = 256,
+    device: Device = "auto",
     as_json: Json = False,
 ) -> None:
-    """Count the parameters of a run or a recipe, part by part.
+    """The ledger of a run or a recipe: every parameter with its formula, FLOPs and bytes.
+
+    Examples:
+
+        headswap inspect course
+
+        headswap inspect course --swap 2
+
+        headswap inspect --complexity --html complexity.html
 
     Parameters
     ----------
@@ -120,16 +141,53 @@ def inspect(
         With a recipe: the objective whose head is counted (causal by default).
     classes
         With --objective classify: how many classes.
+    swap
+        Show a recipe's language model beside its classifier of so many classes.
+    html
+        Also write a page.
+    complexity
+        Measure attention, recurrent and convolutional layers over sequence lengths instead:
+        time and memory beside their formulas.
+    width
+        With --complexity: the layers' width.
     """
     from rich.console import Console
 
-    from headswap import inspection
+    from headswap import inspection, storage
+    from headswap.report import ledger as ledger_page
 
+    if complexity:
+        _complexity(width, html, device, as_json)
+        return
+    if what is None:
+        raise UsageError("which run or recipe?", fix="name one, as in: headswap inspect course")
+    if swap is not None:
+        before, after = inspection.swapped(what, swap)
+        if as_json:
+            print(json.dumps({"before": before, "after": after}))
+        else:
+            Console().print(inspection.side_by_side(before, after))
+        return
     facts = inspection.facts(what, objective, classes)
+    if html is not None:
+        storage.write(html, ledger_page.page(facts))
     if as_json:
         print(json.dumps(facts))
     else:
-        Console().print(inspection.table(facts))
+        for table in inspection.tables(facts):
+            Console().print(table)
+
+
+def _complexity(width: int, html: Path | None, device: str, as_json: bool) -> None:
+    from headswap import storage
+    from headswap.planning import complexity
+    from headswap.report import complexity as page
+    from headswap.training import machine
+
+    found = complexity.measure(width, machine.pick_device(device), reporter())
+    if html is not None:
+        storage.write(html, page.page(found))
+    print(json.dumps(found) if as_json else "\n".join(page.lines(found)))
 
 
 def recipes(*, as_json: Json = False) -> None:

@@ -14,6 +14,7 @@ from headswap.experiment import bases, explain, findings, speed, splits, verdict
 from headswap.experiment.design import CARD, CHECK, PLAN, ROLES, Design, Folder
 from headswap.experiment.jobs import Workers, Workshop
 from headswap.experiment.plan import Costs, Job, Plan, curve, fit
+from headswap.planning import memory
 from headswap.progress import Reporter, duration
 from headswap.run import Run
 from headswap.text import check, files
@@ -72,6 +73,7 @@ def make_plan(design: Design, rows: splits.Rows, checked: Table, report: Reporte
     changes = [config.parse_assignment(text) for text in design.changes]
     chosen = settings.resolve("classify", None, changes, base=first)
     workers, threads = speed.share_out(design.device, design.workers)
+    workers = _that_fit(chosen, design, workers, report)
     full = len(rows["train"])
     sizes, told = curve(full, design.labels)
     reach = curve(full, design.reach)[0] if design.reach else ()
@@ -105,6 +107,21 @@ def make_plan(design: Design, rows: splits.Rows, checked: Table, report: Reporte
     plan = dataclasses.replace(plan, bases=made, minutes=minutes)
     _tell(plan, report)
     return plan
+
+
+def _that_fit(chosen: settings.Settings, design: Design, workers: int, report: Reporter) -> int:
+    """No more runs side by side than there is memory for."""
+    place = machine.pick_device(design.device)
+    precision, _ = machine.pick_precision(chosen.train, place)
+    vocabulary, batch = chosen.tokenizer.vocabulary, chosen.train.batch
+    need = memory.needed(chosen, vocabulary, precision, place.type, batch).total
+    free = memory.free(place)
+    most = max(1, int(memory.ROOM * free / need))
+    report.say(
+        f"plan: about {need / 2**30:.2g} GiB a run of {free / 2**30:.3g} GiB"
+        + (f"; {most} at a time" if most < workers else "")
+    )
+    return min(workers, most)
 
 
 def _tell(plan: Plan, report: Reporter) -> None:

@@ -58,7 +58,7 @@ class Workshop:
         if run.exists():
             pipeline.execute(run, Silent())
         else:
-            pipeline.start(self.settings(job, data, valid), out, Silent())
+            pipeline.start(self.settings(job, data, valid), out, Silent(), planned=True)
         storage.remove(out / CHECKPOINTS)
 
     def test(self, job: Job) -> None:

@@ -33,8 +33,10 @@ def lines(
     y: Table,
     band: bool = True,
     dashed: Sequence[str] = (),
+    marks: Mapping[str, float] | None = None,
 ) -> str:
-    """Lines with points; ``rows`` have x, y, low, high, series and hint."""
+    """Lines with points; ``rows`` have x, y, low, high, series and hint. ``marks`` are upright
+    lines at places on the x axis, each in the colour of its series."""
     encoding = {"x": {"field": "x", **x}, "color": _colour(names)}
     layers: list[Table] = []
     if band:
@@ -67,6 +69,14 @@ def lines(
         }
     )
     layers.append(_points({**encoding, "y": {"field": "y", **y}}, names))
+    if marks:
+        layers.append(
+            {
+                "mark": {"type": "rule", "strokeDash": [2, 4], "strokeWidth": 1.5, "aria": False},
+                "data": {"values": [{"x": at, "series": name} for name, at in marks.items()]},
+                "encoding": encoding,
+            }
+        )
     return draw(rows, layers)
 
 

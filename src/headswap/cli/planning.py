@@ -1,0 +1,81 @@
+"""The command that foretells: plan."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from headswap.cli.options import BUDGET, Files, Json, Repeated
+
+
+def plan(
+    recipe: str,
+    /,
+    *,
+    objective: str | None = None,
+    classes: int = 2,
+    text: Files = [],  # noqa: B006
+    steps: Annotated[int | None, Parameter(group=BUDGET)] = None,
+    epochs: Annotated[float | None, Parameter(group=BUDGET)] = None,
+    tokens: Annotated[int | None, Parameter(group=BUDGET)] = None,
+    minutes: Annotated[float | None, Parameter(group=BUDGET)] = None,
+    batch: int | None = None,
+    set_: Annotated[Repeated, Parameter(name="--set")] = [],  # noqa: B006
+    device: str = "auto",
+    as_json: Json = False,
+) -> None:
+    """Can this machine train it? Memory, the largest batch, time, a sensible size.
+
+    A few seconds of calibration time single layers here; the model itself is not built. Named
+    devices are estimated from their data sheets.
+
+    Examples:
+
+        headswap plan small --text corpus.txt
+
+        headswap plan transformer-base --device "GTX 1050 Ti"
+
+    Parameters
+    ----------
+    recipe
+        A recipe's name (see `headswap recipes`) or a .toml file.
+    objective
+        What would be learnt: causal (unless the recipe is a translator's), masked, hybrid,
+        classify or translate.
+    classes
+        With --objective classify: how many.
+    text
+        The files that would be trained on: how much text there is decides time and size.
+    steps
+        Optimizer steps.
+    epochs
+        Passes over the text.
+    tokens
+        Tokens read in training.
+    minutes
+        Wall-clock minutes.
+    batch
+        Examples in one optimizer step.
+    set_
+        Any other setting, as section.name=value. May be repeated.
+    device
+        auto, cpu, cuda, cuda:N, or one that is not here: GTX 1050 Ti, T4, A100, H100, H200,
+        8xP100.
+    """
+    from headswap import inspection
+    from headswap.planning import advice, devices
+    from headswap.training import machine
+
+    budget = {"steps": steps, "epochs": epochs, "tokens": tokens, "minutes": minutes}
+    given: dict[str, Any] = {name: value for name, value in budget.items() if value is not None}
+    if batch is not None:
+        given["batch"] = batch
+    settings = inspection.recipe_settings(recipe, objective, classes, [{"train": given}, *set_])
+    here = device == "auto" or device.split(":")[0] in ("cpu", "cuda", "mps")
+    place = machine.pick_device(device) if here else None
+    named = None if here else devices.named(device)
+    found = advice.make(settings, [Path(path) for path in text], place, named)
+    print(json.dumps(found) if as_json else "\n".join(advice.lines(found)))

@@ -1,0 +1,1 @@
+"""Can my machine train this? Memory, time and size, foretold."""
