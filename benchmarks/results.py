@@ -262,13 +262,61 @@ def translate_speed() -> str:
     return "\n".join(lines)
 
 
+def planner() -> str:
+    lines = [
+        "## The planner against reality",
+        "",
+        "A training step of models that the calibration never ran, foretold and measured: peak "
+        "memory (on a CPU resident above what imports take, on a GPU allocated) and seconds, "
+        "medians of three tries in turns (`python benchmarks/planner.py --device cpu --out "
+        "docs/results/planner.json`).",
+        "",
+        "| machine | model | parameters | seconds, foretold | measured | off by | MiB, foretold "
+        "| measured | off by |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    names = {"cpu": "2 CPU cores", "cuda": "H200"}
+    for device, rows in load("planner").items():
+        for name, row in rows.items():
+            said, was = row["foretold"], row["real"]
+            lines.append(
+                f"| {names[device]} | {name} | {was['parameters']:,.0f} | {said['seconds']:.3f} | "
+                f"{was['seconds']:.3f} | {row['seconds']:+.0%} | {said['bytes'] / 2**20:,.0f} | "
+                f"{was['bytes'] / 2**20:,.0f} | {row['bytes']:+.0%} |"
+            )
+    return "\n".join(lines)
+
+
+def complexity() -> str:
+    lines = ["## The cost of a layer", ""]
+    lines += [
+        "One layer, forward and backward, one sequence of n tokens (`python "
+        "benchmarks/complexity.py --device cpu`). Exponents of n are fitted to the last three "
+        "lengths.",
+    ]
+    for path in sorted((DOCS / "results").glob("complexity-*.json")):
+        found = json.loads(path.read_text("utf-8"))
+        head = [f"{n:,}" for n in found["lengths"]]
+        lines += ["", f"### Width {found['width']} on {found['device']}", ""]
+        lines += [f"| milliseconds at n = | {' | '.join(head)} | time | FLOPs | memory |"]
+        lines += ["|---" * (len(head) + 4) + "|"]
+        for facts in found["mixers"]:
+            mine = [row for row in found["points"] if row["mixer"] == facts["mixer"]]
+            times = " | ".join(f"{1e3 * row['seconds']:.2f}" for row in mine)
+            grows = " | ".join(
+                f"n^{facts[f'{key}_exponent']:.2f}" for key in ("time", "flops", "memory")
+            )
+            lines.append(f"| {facts['mixer']} | {times} | {grows} |")
+    return "\n".join(lines)
+
+
 def page() -> str:
     head = (
         "# Results\n\nMade by `python benchmarks/results.py` from the files in `docs/results`. "
         "Commands that need a corpus read it from the folder that `HEADSWAP_DATA` names."
     )
     parts = [transfer(), course(), objectives(), multi30k(), translate_speed()]
-    parts += [scoring(), kills(), memory()]
+    parts += [planner(), complexity(), scoring(), kills(), memory()]
     return "\n\n".join([head, *parts]) + "\n"
 
 

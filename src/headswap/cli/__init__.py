@@ -13,7 +13,7 @@ from typing import NoReturn
 
 from cyclopts import App, CycloptsError
 
-from headswap.cli import experiment, looking, planning, training, using
+from headswap.cli import experiment, exporting, looking, planning, training, using
 from headswap.errors import (
     HeadswapError,
     Interrupted,
@@ -54,6 +54,7 @@ for command in (
     looking.compare,
     looking.inspect,
     planning.plan,
+    exporting.export,
     looking.recipes,
     looking.demo,
 ):

@@ -39,8 +39,12 @@ def lines(found: Table) -> Iterator[str]:
     yield verdict(found)
 
 
+def charts_of(found: Table) -> dict[str, str]:
+    """Time and memory over the length, as SVG."""
+    return dict(_charts(found, {f["mixer"]: number for number, f in enumerate(found["mixers"])}))
+
+
 def page(found: Table) -> str:
-    names = {facts["mixer"]: number for number, facts in enumerate(found["mixers"])}
     told: Table = {
         "title": "The cost of a layer",
         "kicker": f"width {found['width']} · kernel {found['kernel']} · {found['device']}",
@@ -80,7 +84,7 @@ def page(found: Table) -> str:
             },
         ],
     }
-    return pages.fill("figures.html", told, dict(_charts(found, names)))
+    return pages.fill("figures.html", told, charts_of(found))
 
 
 def _charts(found: Table, names: dict[str, int]) -> Iterator[tuple[str, str]]:

@@ -102,7 +102,7 @@ class SentencePieceTokenizer:
             self._id_of[name] for name in (PAD, BOS, EOS, UNK)
         )
         self._from_sp = np.array([self._id_of.get(name, self.unk) for name in names])
-        self._specials = {i for i, name in enumerate(self._names) if self._is_special(name)}
+        self._specials = {i for i, name in enumerate(self._names) if self.is_special(name)}
         self._sp_of = {name: i for i, name in enumerate(names)}
         self.fingerprint = hashlib.sha256(
             model + json.dumps([self._order, self._appended]).encode()
@@ -110,6 +110,11 @@ class SentencePieceTokenizer:
 
     def special(self, name: str) -> int | None:
         return self._id_of.get(name)
+
+    @property
+    def model(self) -> bytes:
+        """The sentencepiece model itself."""
+        return self._model
 
     @property
     def appended(self) -> tuple[str, ...]:
@@ -155,8 +160,8 @@ class SentencePieceTokenizer:
         meta = {"kind": "sentencepiece", "order": self._order, "appended": self._appended}
         (folder / META_FILE).write_text(json.dumps(meta, ensure_ascii=False) + "\n", "utf-8")
 
-    def _is_special(self, name: str) -> bool:
-        return name in (PAD, BOS, EOS, UNK, MASK, SEP)
+    def is_special(self, name: str) -> bool:
+        return name in (PAD, BOS, EOS, UNK, MASK, SEP) or name in self._appended
 
 
 def load(folder: Path) -> SentencePieceTokenizer:

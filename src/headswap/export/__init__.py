@@ -1,0 +1,1 @@
+"""A run for other people's tools, checked as it is written."""

@@ -1,0 +1,167 @@
+"""Exported runs say what the runs say."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import headswap as api
+from conftest import review_rows, write_jsonl
+from headswap.errors import UsageError
+from headswap.export.folder import PARITY, export
+from headswap.export.tokens import convert
+from headswap.text import tokenizer
+from headswap.text.tokenizer import TokenizerPlan
+
+transformers = pytest.importorskip("transformers")
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+SMALL = [
+    "model.width=32", "model.heads=4", "model.layers=2", "model.feedforward=48",
+    "model.length=48", "tokenizer.vocabulary=330",
+]  # fmt: skip
+TEXTS = ["the film was good", "a very bad book, really", "Éclair ﬁ ½ 東京 🙂", "  a  b ", "x"]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """One small run of each kind, made when it is asked for."""
+    folder = tmp_path_factory.mktemp("export")
+    made = {}
+
+    def one(name, objective, *changes, base=None):
+        if name not in made:
+            data = folder / f"{objective}.jsonl"
+            if objective == "classify":
+                write_jsonl(data, review_rows(80, 1))
+            elif objective == "translate":
+                rows = [
+                    {"source": f"word{i} and more", "target": f"mot{i} et plus"} for i in range(60)
+                ]
+                write_jsonl(data, rows)
+            else:
+                data = folder / "corpus.txt"
+                lines = [
+                    " ".join(row["text"] for row in review_rows(20, seed)) for seed in range(9)
+                ]
+                data.write_text("\n\n".join(lines))
+            recipe = "tiny-translate" if objective == "translate" else None
+            shape = SMALL if base is None else []
+            made[name] = api.train(
+                objective, data, out=folder / name, device="cpu", recipe=recipe,
+                base=None if base is None else made[base].run.path,
+                changes=[*shape, "train.steps=3", *changes],
+            )  # fmt: skip
+        return made[name].run.path
+
+    return one
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("bpe", {}),
+        ("unigram", {}),
+        ("bpe", {"normalization": "nmt_nfkc_cf"}),
+        ("bpe", {"normalization": "identity"}),
+    ],
+)
+def test_tokenizer_json_gives_the_same_ids(kind, options):
+    plan = TokenizerPlan(kind=kind, vocabulary=400, **options)
+    words = [row["text"] for row in review_rows(200, 3)]
+    tokens = tokenizer.train([*words, *TEXTS], plan).with_specials(["<forward>"])
+    made = convert(tokens, ["<s>"], ["</s>"])
+    for text, ids in zip(TEXTS + words, tokens.encode(TEXTS + words), strict=True):
+        assert made.encode(text).ids == [tokens.bos, *ids.tolist(), tokens.eos], text
+        assert made.decode(ids.tolist()) == tokens.decode(ids.tolist())
+
+
+def test_a_causal_run_is_a_llama(runs, tmp_path):
+    found = export(runs("causal", "causal"), "hf", tmp_path / "hf", texts=TEXTS)
+    assert found["architecture"] == "LlamaForCausalLM" and found["largest_difference"] < 1e-4
+    model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "hf")
+    assert type(model).__name__ == "LlamaForCausalLM"
+    kept = json.loads((tmp_path / "hf" / PARITY).read_text())
+    assert kept == found and (tmp_path / "hf" / "README.md").exists()
+    with pytest.raises(UsageError, match="already there"):
+        export(runs("causal", "causal"), "hf", tmp_path / "hf")
+
+
+def test_query_and_key_norms_make_a_qwen(runs, tmp_path):
+    run = runs("normed", "causal", "model.qk_norm=true", "model.tied=true")
+    found = export(run, "hf", tmp_path / "hf")
+    assert found["architecture"] == "Qwen3ForCausalLM"
+
+
+def test_a_masked_run_is_a_eurobert(runs, tmp_path):
+    found = export(runs("masked", "masked"), "hf", tmp_path / "hf", texts=TEXTS)
+    assert found["architecture"] == "EuroBertForMaskedLM"
+
+
+@pytest.mark.parametrize(
+    ("base", "architecture"),
+    [("causal", "LlamaForSequenceClassification"), ("masked", "EuroBertForSequenceClassification")],
+)
+def test_classifiers_keep_their_labels(runs, tmp_path, base, architecture):
+    runs(base, base)
+    run = runs(f"{base}-classifier", "classify", base=base)
+    found = export(run, "hf", tmp_path / "hf", texts=TEXTS)
+    assert found["architecture"] == architecture
+    pipe = transformers.pipeline("text-classification", str(tmp_path / "hf"))
+    said = pipe(TEXTS[0])[0]
+    (ours,) = api.load(run).predict(TEXTS[:1])
+    assert said["label"] == ours.label
+    assert said["score"] == pytest.approx(ours.probabilities[ours.label], abs=1e-4)
+
+
+def test_a_translator_is_a_marian(runs, tmp_path):
+    run = runs("translate", "translate", "model.decoder_layers=2")
+    found = export(run, "hf", tmp_path / "hf", texts=["word3 and more"])
+    assert found["architecture"] == "MarianMTModel"
+    both = runs("both", "translate", "model.decoder_layers=2", "translate.both=true")
+    assert export(both, "hf", tmp_path / "both")["same_ids"]
+
+
+def test_what_fits_nowhere_is_refused_with_the_remedy(runs, tmp_path):
+    classic = runs("classic", "causal", "model.style=classic")
+    with pytest.raises(UsageError, match="export it to onnx"):
+        export(classic, "hf", tmp_path / "hf")
+    assert list(tmp_path.iterdir()) == [], "nothing half-written"
+    with pytest.raises(UsageError, match="step by step"):
+        export(runs("translate", "translate", "model.decoder_layers=2"), "onnx", tmp_path / "o")
+    with pytest.raises(UsageError, match="no masked view"):
+        export(runs("causal", "causal"), "hf", tmp_path / "hf", view="masked")
+    with pytest.raises(UsageError, match="translates and generates"):
+        export(runs("masked", "masked"), "ctranslate2", tmp_path / "c")
+
+
+@pytest.mark.parametrize("base", ["causal", "masked"])
+def test_onnx_says_the_same(runs, tmp_path, base):
+    pytest.importorskip("onnxruntime")
+    runs(base, base)
+    run = runs(f"{base}-classifier", "classify", base=base)
+    found = export(run, "onnx", tmp_path / "labels", texts=TEXTS, int8=True)
+    assert found["largest_difference"] < 1e-4 and found["same_best"] == 1
+    assert found["int8"]["same_best"] >= 0.9
+    facts = json.loads((tmp_path / "labels" / "headswap.json").read_text())
+    assert facts["labels"] == list(api.load(run).labels)
+    assert export(runs(base, base), "onnx", tmp_path / "v", view="vectors")["same_best"] > 0.99
+
+
+def test_the_classic_language_model_goes_to_onnx(runs, tmp_path):
+    pytest.importorskip("onnxruntime")
+    classic = runs("classic", "causal", "model.style=classic")
+    assert export(classic, "onnx", tmp_path / "o")["largest_difference"] < 1e-4
+
+
+def test_ctranslate2_says_the_same(runs, tmp_path):
+    pytest.importorskip("ctranslate2")
+    translator = runs("translate", "translate", "model.decoder_layers=2")
+    texts = [f"word{i} and more" for i in range(30)]
+    assert export(translator, "ctranslate2", tmp_path / "t", texts=texts)["same_outputs"] >= 0.99
+    assert export(translator, "ctranslate2", tmp_path / "t8", texts=texts, int8=True)
+    for name, changes in (("causal", []), ("classic", ["model.style=classic"])):
+        run = runs(name, "causal", *changes)
+        found = export(run, "ctranslate2", tmp_path / name, texts=TEXTS)
+        assert found["same_outputs"] >= 0.99, name
