@@ -69,10 +69,13 @@ def write(trained: Trained, folder: Path, view: str | None, texts: list[str], in
     trained.tokens.save(folder)
     found = _parity(runtime, path, trained, module, texts, CLOSE)
     if int8:
+        import onnx
         from onnxruntime.quantization import QuantType, quantize_dynamic
 
         small = folder / "model.int8.onnx"
-        quantize_dynamic(str(path), str(small), weight_type=QuantType.QInt8)
+        graph = onnx.load(str(path))
+        del graph.graph.value_info[:]  # shapes that the quantizer would take for its own
+        quantize_dynamic(graph, str(small), weight_type=QuantType.QInt8)
         found["int8"] = _parity(runtime, small, trained, module, texts, None)
     return found
 

@@ -146,7 +146,7 @@ class ClassifierHead(nn.Module):
 
 def pool(hidden_BTD: Tensor, lengths_B: Tensor, how: str) -> Tensor:
     """One vector a text, from its real tokens only."""
-    rows = torch.arange(len(hidden_BTD), device=hidden_BTD.device)
+    rows = torch.arange(hidden_BTD.shape[0], device=hidden_BTD.device)
     inside_BT1 = (torch.arange(hidden_BTD.shape[1], device=hidden_BTD.device) < lengths_B[:, None])[
         ..., None
     ]

@@ -74,7 +74,7 @@ class Visibility:
             return KernelMask(None, causal=self.rule == "causal")
         rows = self.documents_BS if self.documents_BS is not None else self.places_BT
         assert rows is not None
-        return KernelMask(self.allowed(len(rows), queries, keys, device)[:, None], causal=False)
+        return KernelMask(self.allowed(rows.shape[0], queries, keys, device)[:, None], causal=False)
 
     def to(self, device: torch.device) -> Visibility:
         if self.documents_BS is None:
