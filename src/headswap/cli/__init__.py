@@ -13,7 +13,7 @@ from typing import NoReturn
 
 from cyclopts import App, CycloptsError
 
-from headswap.cli import experiment, exporting, looking, planning, training, using
+from headswap.cli import experiment, exporting, looking, planning, serving, training, using
 from headswap.errors import (
     HeadswapError,
     Interrupted,
@@ -55,6 +55,7 @@ for command in (
     looking.inspect,
     planning.plan,
     exporting.export,
+    serving.serve,
     looking.recipes,
     looking.demo,
 ):

@@ -50,6 +50,7 @@ class State:
     tokens: int = 0
     stopped_early: bool = False
     sums: dict[str, float] = field(default_factory=dict)
+    counts: dict[str, float] = field(default_factory=dict)
 
 
 def save_weights(model: Model, path: Path) -> None:

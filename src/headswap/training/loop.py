@@ -30,6 +30,7 @@ from headswap.text.tokenizer import Tokenizer
 from headswap.training import checkpoint, machine, optim
 from headswap.training.checkpoint import State
 from headswap.training.evaluate import Evaluation, autocast, evaluate, scores
+from headswap.training.feed import Feed
 from headswap.training.plan import Plan, rate
 from headswap.training.signals import stop_signals
 
@@ -97,6 +98,7 @@ class _Training:
                 self.select = "bleu"
         self.state = State()
         self.sums: dict[str, torch.Tensor] = {}
+        self.counts: dict[str, float] = {}
         self.healthy = torch.ones((), dtype=torch.bool, device=model.device)
         self.last_loss: float | None = None
         self.began, self.began_at = 0.0, 0
@@ -120,24 +122,26 @@ class _Training:
                 name: torch.tensor(value, dtype=torch.float64, device=self.model.device)
                 for name, value in self.state.sums.items()
             }
+            self.counts = dict(self.state.counts)
             self._forget_metrics_after(self.state.metrics_bytes)
             self.report.say(f"going on from step {self.state.step}")
         self.model.train()
         with stop_signals() as stop, torch.random.fork_rng(devices=self._cuda()):
             self.report.begin("training")
             try:
-                self._loop(stop)
+                with Feed(self._parts, self.total) as feed:
+                    self._loop(stop, feed)
             finally:
                 self.report.end()
         self._choose()
         return self.state
 
-    def _loop(self, stop: threading.Event) -> None:
+    def _loop(self, stop: threading.Event, feed: Feed) -> None:
         state = self.state
         self.began, self.began_at, saved = time.monotonic(), state.tokens, time.monotonic()
         before = state.seconds
         while not self._done():
-            self._step()
+            self._step(feed)
             state.step += 1
             state.seconds = before + time.monotonic() - self.began if self.plan.minutes else 0.0
             due = state.step % self.every == 0 or self._done()
@@ -167,15 +171,13 @@ class _Training:
             return self.state.step / self.total
         return self.state.seconds / (60 * (self.plan.minutes or 1))
 
-    def _step(self) -> None:
+    def _step(self, feed: Feed) -> None:
         """One optimizer step over a global batch, in ``accumulate`` parts."""
         state, plan = self.state, self.plan
         nearly = self._progress() + (0.5 / self.total if self.total else 0.0)
         optim.set_rate(self.optimizer, rate(plan, nearly))
-        epoch, index = divmod(state.step, self.data.train.batches)
         optim.freeze(self.model, plan, state.step / self.data.train.batches)
-        examples = self.data.train.batch(epoch, index)
-        parts = self._parts(examples)
+        parts = feed.parts(state.step)
         counts: dict[str, float] = {}
         for part in parts:
             for name, count in part.counts.items():
@@ -192,16 +194,19 @@ class _Training:
         if self.average is not None and self.plan.ema is not None:
             self.average.update(1 - self.plan.ema)
         for name, count in counts.items():
-            self._add(f"{name}/count", torch.tensor(count, dtype=torch.float64))
+            self.counts[name] = self.counts.get(name, 0.0) + count
         if self.model.device.type == "cpu":
             self._check_health()
 
-    def _parts(self, examples: Sequence[Any]) -> list[Batch]:
-        plan, step = self.plan, self.state.step
+    def _parts(self, step: int) -> list[Batch]:
+        """The batch of a step, in ``accumulate`` parts."""
+        plan = self.plan
+        examples = self.data.train.batch(*divmod(step, self.data.train.batches))
+        progress = self._progress() if self.total is None else step / self.total
         stride = -(-len(examples) // plan.accumulate)
         noise = generator(plan.seed, "noise", step)
         stack = self.model.backbone.stack
-        context = Context(stack, self.tokens, noise, step, self._progress(), training=True)
+        context = Context(stack, self.tokens, noise, step, progress, training=True)
         return [
             self.objective.batch(examples[i : i + stride], context)
             for i in range(0, len(examples), stride)
@@ -242,16 +247,16 @@ class _Training:
     def _log(self) -> None:
         self._check_health()
         sums = {key: float(value) for key, value in self.sums.items()}
-        self.sums = {}
-        names = [key.removesuffix("/count") for key in sums if key.endswith("/count")]
+        counts = {name: max(count, 1e-9) for name, count in self.counts.items()}
+        self.sums, self.counts = {}, {}
         line: dict[str, Any] = {"split": "train", **self._where()}
-        losses = {name: sums[f"{name}/total"] / max(sums[f"{name}/count"], 1e-9) for name in names}
+        losses = {name: sums[f"{name}/total"] / count for name, count in counts.items()}
         line["loss"] = sum(losses.values())
         if len(losses) > 1:
             line |= {f"loss_{name}": value for name, value in losses.items()}
-        for name in names:
+        for name, count in counts.items():
             if f"{name}/correct" in sums:
-                line["accuracy"] = sums[f"{name}/correct"] / max(sums[f"{name}/count"], 1e-9)
+                line["accuracy"] = sums[f"{name}/correct"] / count
         line["lr"] = self.optimizer.param_groups[0]["lr"] / self.optimizer.param_groups[0]["scale"]
         self._write(line)
         self.last_loss = line["loss"]
@@ -333,6 +338,7 @@ class _Training:
     def _save(self) -> None:
         self._check_health()
         self.state.sums = {name: float(value) for name, value in self.sums.items()}
+        self.state.counts = dict(self.counts)
         checkpoint.save(
             self.folder, self.model, self.optimizer, self.state, self.average, self.best
         )

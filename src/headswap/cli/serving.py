@@ -1,0 +1,76 @@
+"""The command that answers requests: serve."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from headswap.cli.options import Device
+from headswap.errors import ResourceError, StorageError, UsageError
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+def serve(
+    runs: list[Path],
+    /,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    token: str | None = None,
+    queue: int = 64,
+    batch: int = 32,
+    device: Device = "auto",
+) -> None:
+    """Answer requests in JSON: classify, generate, fill, translate, embed.
+
+    Requests that arrive together are computed together. `/openapi.json` describes the
+    interface, `/healthz` and `/metrics` are for machines. No text of a request is logged.
+
+    Example:
+
+        headswap serve runs/reviews runs/scratch --port 8000
+
+    Parameters
+    ----------
+    runs
+        Finished runs; each is named after its folder.
+    host
+        The address to listen on. Any but this machine's own needs a token.
+    port
+        The port to listen on.
+    token
+        What clients must send as `Authorization: Bearer TOKEN`; HEADSWAP_TOKEN is read too.
+    queue
+        How many texts may wait; beyond them the answer is 503 with Retry-After.
+    batch
+        How many texts are computed at once.
+    """
+    token = token or os.environ.get("HEADSWAP_TOKEN")
+    if host not in LOOPBACK and not token:
+        raise UsageError(
+            f"serving on {host} without a token", fix="give --token, or leave --host out"
+        )
+    names = [path.resolve().name for path in runs]
+    if len(set(names)) < len(names):
+        raise UsageError("two runs have the same name", fix="rename one of the folders")
+    try:
+        from headswap.serve import app, server
+    except ImportError as error:
+        raise ResourceError(
+            f"serving needs {error.name}", fix="pip install 'headswap[serve]'"
+        ) from error
+    from headswap.run import Run
+    from headswap.use import load
+
+    models = {name: load(Run.open(path), device) for name, path in zip(names, runs, strict=True)}
+    limits = app.Limits(queue=queue, batch=batch)
+    process = server.make(app.build(app.Server(models, limits), token), host, port)
+    print(f"http://{host}:{port}/v1/models", flush=True)
+    try:
+        process.run()
+    except SystemExit as error:
+        if error.code:
+            raise StorageError(
+                f"cannot listen on {host}:{port}", fix="is the port in use? give another --port"
+            ) from error

@@ -1,0 +1,103 @@
+"""Requests of many clients, worked on together."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+Work = Callable[[Sequence[Any]], Sequence[Any]]
+
+
+class QueueFull(Exception):
+    """More is waiting than the server takes."""
+
+
+@dataclass
+class _Waiting:
+    item: Any
+    done: asyncio.Future[Any]
+    since: float
+
+
+class Batcher:
+    """Items that arrive while a batch is computed make the next one: no client waits for
+    company, and under load there is some. ``room`` items may wait; ``most`` go at once.
+
+    ``key`` groups what can be computed together. One thread computes, so models are never
+    used by two requests at a time.
+    """
+
+    def __init__(self, most: int, room: int, pool: ThreadPoolExecutor | None = None) -> None:
+        self._most, self._room = most, room
+        self._pool = pool or ThreadPoolExecutor(1, thread_name_prefix="model")
+        self._queues: dict[Hashable, tuple[Work, list[_Waiting]]] = {}
+        self._waiting = 0
+        self._busy = False
+        self.batches, self.items = 0, 0
+
+    @property
+    def waiting(self) -> int:
+        return self._waiting
+
+    async def submit(self, key: Hashable, work: Work, item: Any) -> Any:
+        """The item's result; ``QueueFull`` at once when too much is waiting."""
+        if self._waiting >= self._room:
+            raise QueueFull
+        done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._queues.setdefault(key, (work, []))[1].append(_Waiting(item, done, time.monotonic()))
+        self._waiting += 1
+        self._go()
+        return await done
+
+    async def alone(self, work: Callable[[], Any]) -> Any:
+        """One piece of work in the models' thread, in its turn."""
+        if self._waiting >= self._room:
+            raise QueueFull
+        self._waiting += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+        finally:
+            self._waiting -= 1
+
+    def _go(self) -> None:
+        """Start the batch whose first item has waited longest, unless one is being computed."""
+        if self._busy or not self._queues:
+            return
+        key = min(self._queues, key=lambda key: self._queues[key][1][0].since)
+        work, queue = self._queues[key]
+        some, rest = queue[: self._most], queue[self._most :]
+        if rest:
+            self._queues[key] = (work, rest)
+        else:
+            del self._queues[key]
+        self._waiting -= len(some)
+        some = [one for one in some if not one.done.cancelled()]
+        if not some:
+            self._go()
+            return
+        self._busy = True
+        self.batches += 1
+        self.items += len(some)
+        loop = asyncio.get_running_loop()
+        running = loop.run_in_executor(self._pool, work, [one.item for one in some])
+        running.add_done_callback(lambda future: self._finish(future, some))
+
+    def _finish(self, future: asyncio.Future[Sequence[Any]], some: Sequence[_Waiting]) -> None:
+        self._busy = False
+        error = future.exception()
+        results = [None] * len(some) if error else future.result()
+        for one, result in zip(some, results, strict=True):
+            if one.done.cancelled():
+                continue
+            if error:
+                one.done.set_exception(error)
+            else:
+                one.done.set_result(result)
+        self._go()
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=True, cancel_futures=True)
