@@ -239,7 +239,7 @@ def tuning_headswap(device: torch.device) -> Contestant:
     heads = made.objective.heads(made.model, tokens.size)
     model: Model = new_model(made.model, tokens.size, heads, seed=0).to(device).train()
     optimizer = optim.make_optimizer(model, made.train)
-    loader = BucketLoader(examples, made.train.batch, 0)
+    loader = BucketLoader(examples, [len(one.ids) for one in examples], made.train.batch, 0)
 
     def epoch(number: int) -> float:
         finished(device)
@@ -293,11 +293,12 @@ def matrix_rate(device: torch.device) -> float:
     precision = torch.bfloat16 if device.type == "cuda" else torch.float32
     x = torch.randn(512, WIDTH, device=device, dtype=precision)
     w = torch.randn(VOCABULARY, WIDTH, device=device, dtype=precision)
+    out = torch.empty(512, VOCABULARY, device=device, dtype=precision)
     times = []
     for _ in range(9):
         finished(device)
         began = time.perf_counter()
-        x @ w.T
+        torch.mm(x, w.T, out=out)
         finished(device)
         times.append(time.perf_counter() - began)
     return 2 * x.numel() * VOCABULARY / statistics.median(times)

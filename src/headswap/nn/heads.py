@@ -190,29 +190,42 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
             grad_w = torch.zeros_like(weight_VD) if ctx.needs_input_grad[1] else None
             grad_b = torch.zeros_like(bias_V) if ctx.needs_input_grad[2] else None  # type: ignore[arg-type]
             each_N = torch.empty(len(x_ND), device=x_ND.device, dtype=torch.float32)
+            # One buffer for all chunks: new memory of this size costs more than its use.
+            room = min(rows, len(x_ND))
+            buffer = x_ND.new_empty((room, len(weight)), dtype=low)
             for start in range(0, len(x_ND), rows):
                 part = slice(start, start + rows)
                 x, target = x_ND[part].to(low), targets_N[part, None]
-                logits = F.linear(x, weight, bias).float()
-                normal = logits.logsumexp(-1)
-                hit = logits.gather(1, target)[:, 0]
+                low_logits = buffer[: len(x)]
+                if bias is None:
+                    torch.mm(x, weight.T, out=low_logits)
+                else:
+                    torch.addmm(bias, x, weight.T, out=low_logits)
+                logits = low_logits.float()
+                hit, mean = logits.gather(1, target)[:, 0], logits.mean(-1) if smoothing else None
+                top = logits.amax(-1)
+                # From here on the logits' own memory holds what is made of them.
+                chances = logits.sub_(top[:, None]).exp_()
+                total = chances.sum(-1)
+                normal = total.log() + top
                 loss = normal - hit
-                if smoothing:
-                    loss = (1 - smoothing) * loss + smoothing * (normal - logits.mean(-1))
+                if mean is not None:
+                    loss = (1 - smoothing) * loss + smoothing * (normal - mean)
                 each_N[part] = loss
                 if not learns:
                     continue
-                grad = logits.sub_(normal[:, None]).exp_()
+                weigh = weights_N[part].to(chances.dtype)
+                grad = chances.mul_((weigh / total)[:, None])
                 if smoothing:
-                    grad.sub_(smoothing / grad.shape[1])
-                ones = torch.full_like(target, -1, dtype=grad.dtype) * (1 - smoothing)
-                grad.scatter_add_(1, target, ones)
-                grad.mul_(weights_N[part, None])
+                    grad.sub_((smoothing / grad.shape[1]) * weigh[:, None])
+                grad.scatter_add_(1, target, (smoothing - 1) * weigh[:, None])
                 low_grad = grad.to(low)
                 if grad_x is not None:
                     grad_x[part] = (low_grad @ weight).to(grad_x.dtype)
-                if grad_w is not None:
-                    grad_w += (low_grad.T @ x).to(grad_w.dtype)
+                if grad_w is not None and grad_w.dtype == low:
+                    grad_w.addmm_(low_grad.T, x)
+                elif grad_w is not None:
+                    grad_w += low_grad.T @ x
                 if grad_b is not None:
                     grad_b += grad.sum(0).to(grad_b.dtype)
             ctx.save_for_backward(grad_x, grad_w, grad_b)
