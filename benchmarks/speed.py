@@ -15,6 +15,7 @@ import json
 import math
 import os
 import statistics
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -206,7 +207,7 @@ def trainer(objective: str, device: torch.device) -> Contestant:
     def step(number: int) -> float:
         watch = Watch()
         arguments = transformers.TrainingArguments(
-            output_dir="/tmp/headswap-trainer", per_device_train_batch_size=BATCH, max_steps=3,
+            output_dir=tempfile.mkdtemp(), per_device_train_batch_size=BATCH, max_steps=3,
             learning_rate=RATE, max_grad_norm=CLIP, report_to=[], save_strategy="no",
             logging_strategy="no", use_cpu=device.type == "cpu", disable_tqdm=True,
             bf16=device.type == "cuda", optim="adamw_torch_fused",

@@ -2,9 +2,9 @@
 
     python benchmarks/translate_speed.py RUN --source sentences.txt --out FILE
 
-RUN is a classic translator (tiny-translate). Its weights are put into an equal Marian model;
-both translate the same sentences, sorted by length, each at its best batch size, in turns;
-the medians are compared, and the translations too.
+RUN is a classic translator (tiny-translate). It is exported as an equal Marian model; both
+translate the same sentences, sorted by length, each at its best batch size, in turns; the
+medians are compared, and the translations too.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -20,12 +21,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import MarianConfig, MarianMTModel
+from transformers import MarianMTModel
 
 from headswap import use
 from headswap.decoding import translation
 from headswap.decoding.beam import Beam
 from headswap.decoding.translation import Search
+from headswap.export.folder import export
 from headswap.run import Run
 from headswap.text import corpus
 
@@ -34,74 +36,11 @@ BATCHES = {"cpu": (16, 32, 64, 128), "cuda": (128, 256, 512, 1024)}
 TOKENS = {"cpu": (600, 1_500, 3_000, 6_000), "cuda": (6_000, 12_000, 24_000, 48_000)}
 
 
-def marian(trained: use.Trained) -> Any:
-    """An equal Marian. It keeps sines and cosines in halves, we in turns, so every dimension
-    of the residual stream changes its place."""
-    stack, tokens = trained.settings.model, trained.tokens
-    settings = MarianConfig(
-        vocab_size=tokens.size,
-        d_model=stack.width,
-        encoder_layers=stack.layers,
-        decoder_layers=stack.decoder_layers,
-        encoder_attention_heads=stack.heads,
-        decoder_attention_heads=stack.heads,
-        encoder_ffn_dim=stack.feedforward,
-        decoder_ffn_dim=stack.feedforward,
-        activation_function="relu",
-        scale_embedding=True,
-        max_position_embeddings=512,
-        pad_token_id=tokens.pad,
-        eos_token_id=tokens.eos,
-        bos_token_id=tokens.bos,
-        decoder_start_token_id=tokens.bos,
-        forced_eos_token_id=None,
-        share_encoder_decoder_embeddings=True,
-        dropout=0.0,
-    )
-    model = MarianMTModel(settings).eval()
-    order = torch.cat([torch.arange(0, stack.width, 2), torch.arange(1, stack.width, 2)])
-    ours = trained.model.backbone
-    with torch.no_grad():
-        model.model.shared.weight.copy_(ours.embedding.weight[:, order])
-        model.final_logits_bias.zero_()
-        for side, mine in (("encoder", ours.encoder), ("decoder", ours.decoder)):
-            theirs = getattr(model.model, side)
-            for one, two in zip(theirs.layers, mine.layers, strict=True):
-                _layer(one, two, order, cross=side == "decoder")
-    model.tie_weights()
-    return model
-
-
-def _layer(theirs: Any, mine: Any, order: torch.Tensor, cross: bool) -> None:
-    parts = dict(zip("qkv", mine.attention.qkv.weight.chunk(3), strict=True))
-    biases = dict(zip("qkv", mine.attention.qkv.bias.chunk(3), strict=True))
-    _attention(theirs.self_attn, parts, biases, mine.attention.out, order)
-    _norm(theirs.self_attn_layer_norm, mine.attention_norm, order)
-    if cross:
-        key, value = mine.cross.kv.weight.chunk(2)
-        key_bias, value_bias = mine.cross.kv.bias.chunk(2)
-        parts = {"q": mine.cross.q.weight, "k": key, "v": value}
-        biases = {"q": mine.cross.q.bias, "k": key_bias, "v": value_bias}
-        _attention(theirs.encoder_attn, parts, biases, mine.cross.out, order)
-        _norm(theirs.encoder_attn_layer_norm, mine.cross_norm, order)
-    theirs.fc1.weight.copy_(mine.feedforward.up.weight[:, order])
-    theirs.fc1.bias.copy_(mine.feedforward.up.bias)
-    theirs.fc2.weight.copy_(mine.feedforward.down.weight[order])
-    theirs.fc2.bias.copy_(mine.feedforward.down.bias[order])
-    _norm(theirs.final_layer_norm, mine.feedforward_norm, order)
-
-
-def _attention(theirs: Any, parts: Any, biases: Any, out: Any, order: torch.Tensor) -> None:
-    for name in "qkv":
-        getattr(theirs, f"{name}_proj").weight.copy_(parts[name][:, order])
-        getattr(theirs, f"{name}_proj").bias.copy_(biases[name])
-    theirs.out_proj.weight.copy_(out.weight[order])
-    theirs.out_proj.bias.copy_(out.bias[order])
-
-
-def _norm(theirs: Any, mine: Any, order: torch.Tensor) -> None:
-    theirs.weight.copy_(mine.weight[order])
-    theirs.bias.copy_(mine.bias[order])
+def marian(run: Path) -> Any:
+    """An equal Marian, by way of an export."""
+    with tempfile.TemporaryDirectory() as folder:
+        export(run, "hf", Path(folder) / "hf")
+        return MarianMTModel.from_pretrained(Path(folder) / "hf").eval()
 
 
 def theirs_of(model: Any, tokens: Any, beam: int) -> Callable[[Sequence[Any], int], list[Any]]:
@@ -164,7 +103,7 @@ def main() -> None:
     tokens, device = trained.tokens, trained.model.device.type
     texts = list(corpus.texts(options.source))[: options.sentences]
     sources = [np.append(ids, tokens.eos) for ids in tokens.encode(texts)]
-    peer = marian(use.load(Run.open(options.run), "cpu")).to(trained.model.device)  # type: ignore[arg-type]
+    peer = marian(options.run).to(trained.model.device)
     results = json.loads(options.out.read_text()) if options.out.exists() else {}
     results[device] = {"sentences": len(sources), "threads": torch.get_num_threads()}
     for name, beam in (("greedy", 1), ("beam 4", 4)):

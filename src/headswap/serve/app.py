@@ -24,6 +24,7 @@ from headswap.decoding.translation import Search
 from headswap.errors import HeadswapError
 from headswap.objectives import Classify, Translate
 from headswap.serve.batching import Batcher, QueueFull
+from headswap.serve.description import openapi
 from headswap.types import Table
 from headswap.use import Loaded, Trained
 from headswap.version import __version__
@@ -389,50 +390,3 @@ def _late(request: Request, error: Exception) -> Response:
     answer = _error(503, "it took too long", "send less at once")
     answer.headers["Retry-After"] = "5"
     return answer
-
-
-def openapi() -> Table:
-    """The interface, for programs."""
-    texts: Table = {"type": "array", "items": {"type": "string"}, "minItems": 1}
-    bodies: dict[str, Table] = {
-        "classify": {"texts": texts},
-        "embed": {"texts": texts},
-        "translate": {
-            "texts": texts,
-            "beam": {"type": "integer", "default": 4},
-            "align": {"type": "boolean", "default": False},
-        },
-        "fill": {"text": {"type": "string"}, "most": {"type": "integer", "default": 5}},
-        "generate": {
-            "prompt": {"type": "string"},
-            "length": {"type": "integer", "default": 50},
-            "temperature": {"type": "number", "default": 0},
-            "seed": {"type": "integer", "default": 0},
-        },
-    }
-    model = {"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}
-    paths: Table = {
-        path: {"get": {"responses": {"200": {"description": "done"}}}}
-        for path in ("/healthz", "/metrics", "/v1/models")
-    }
-    for name, fields in bodies.items():
-        schema = {"type": "object", "properties": fields, "required": [next(iter(fields))]}
-        paths[f"/v1/models/{{model}}/{name}"] = {
-            "post": {
-                "parameters": [model],
-                "requestBody": {
-                    "required": True,
-                    "content": {"application/json": {"schema": schema}},
-                },
-                "responses": {
-                    "200": {"description": "done"},
-                    "4XX": {"description": "what is wrong, and what to send instead"},
-                    "503": {"description": "too much is waiting; see Retry-After"},
-                },
-            }
-        }
-    return {
-        "openapi": "3.1.0",
-        "info": {"title": "Headswap", "version": __version__},
-        "paths": paths,
-    }
