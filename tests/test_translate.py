@@ -169,6 +169,15 @@ def test_what_a_base_bought_is_a_page(tmp_path, corpus_file, capsys):
     assert main("compare", *runs[:2], "--html", page), "there is nothing with a base among them"
 
 
+def test_minutes_average_nothing_and_say_so(tmp_path, capsys):
+    train = write(tmp_path / "train.tsv", pairs(60))
+    options = ["--recipe", "tiny-translate", "--minutes", "0.01", "--out", tmp_path / "run"]
+    for change in SMALL:
+        options += ["--set", change]
+    assert not main("train", "translate", train, *options)
+    assert "nothing is averaged" in capsys.readouterr().err
+
+
 def test_a_missing_tokenizer_is_found_first(tmp_path):
     train = write(tmp_path / "train.tsv", pairs(60))
     with pytest.raises(HeadswapError, match="cannot read"):

@@ -29,7 +29,7 @@ def plan(
 ) -> None:
     """Can this machine train it? Memory, the largest batch, time, a sensible size.
 
-    A few seconds of calibration time single layers here; the model itself is not built. Named
+    A calibration of some ten seconds times single layers here; the model itself is not built. Named
     devices are estimated from their data sheets.
 
     Examples:

@@ -85,6 +85,11 @@ class _Training:
         self.precision, note = machine.pick_precision(plan, model.device)
         if note:
             report.warn(note)
+        if plan.average_last and plan.minutes:
+            report.warn(
+                "train.average_last needs a budget whose last evaluations can be foreseen: with "
+                "minutes nothing is averaged"
+            )
         self.optimizer = optim.make_optimizer(model, plan)
         self.average: optim.Average | None = None
         self.best: dict[str, torch.Tensor] | None = None
