@@ -24,12 +24,13 @@ import torch
 
 from headswap import settings
 from headswap.nn.model import new_model
-from headswap.objectives import Context
+from headswap.objectives import Batch, Context
 from headswap.planning import memory, rates
 from headswap.settings import Settings
 from headswap.text.loader import Labelled, Window
 from headswap.training import machine, optim
-from headswap.training.evaluate import autocast
+from headswap.training.feed import Feed
+from headswap.training.step import Step
 
 
 def shape(width: int, heads: int, layers: int, inner: int) -> list[str]:
@@ -94,36 +95,35 @@ def real(name: str, device: str, steps: int) -> dict[str, float]:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     model = new_model(made.model, vocabulary, objective.heads(made.model, vocabulary), seed=0)
     model = model.to(place).train()
-    optimizer = optim.make_optimizer(model, plan)
+    arithmetic = Step(model, objective, optim.make_optimizer(model, plan), plan, precision, print)
+    gpu = place.type == "cuda"
     draw = np.random.default_rng(0)
     tokens: Any = Tokens(vocabulary)
     times = []
-    for step in range(steps):
+
+    def made_batch(step: int) -> list[Batch]:
         size = made.model.length + 1 if objective.name != "classify" else made.model.length - 1
         ids = draw.integers(5, vocabulary, (plan.batch, size))
         examples: list[Any] = [Window(row) for row in ids]
         if objective.name == "classify":
             examples = [Labelled(row, 0) for row in ids]
-        if place.type == "cuda":
-            torch.cuda.synchronize()
-        began = time.perf_counter()
-        context = Context(made.model, tokens, draw, step, 0.5, training=True)
-        batch = objective.batch(examples, context).to(place)
-        with autocast(place, precision):
-            terms = objective.loss(model, batch)
-        loss = torch.stack([t.total / max(batch.counts[k], 1e-9) for k, t in terms.items()]).sum()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), plan.clip)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        if place.type == "cuda":
-            torch.cuda.synchronize()
-        times.append(time.perf_counter() - began)
+        context = Context(made.model, tokens, draw, step, 0.5, training=True, few_shapes=gpu)
+        return [objective.batch(examples, context)]
+
+    with Feed(made_batch, steps) as feed:
+        for step in range(steps):
+            if gpu and step in (3, steps - 1):  # as in training, no step waits for the last one
+                torch.cuda.synchronize()
+            times.append(time.perf_counter())
+            arithmetic(feed.parts(step), 1e-4, step)
     peak = float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before)
     if place.type == "cuda":
         peak = float(torch.cuda.max_memory_allocated())
     count = sum(tensor.numel() for tensor in model.tensors().values())
-    return {"seconds": statistics.median(times[1:]), "bytes": peak, "parameters": count}
+    seconds = statistics.median(np.diff(times)[1:])
+    if gpu:  # the first steps of a shape are recorded
+        seconds = (times[-1] - times[3]) / (steps - 4)
+    return {"seconds": float(seconds), "bytes": peak, "parameters": count}
 
 
 def foretold(name: str, device: str) -> dict[str, float]:
@@ -142,25 +142,31 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--out", type=Path, help="the result file")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--steps", type=int, default=4)
+    parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--repeats", type=int, default=3, help="of both, in turns: medians")
     parser.add_argument("--only", default=",".join(MODELS).replace(", ", "; "))
     parser.add_argument("--real", help="measure this model in this process and print it")
     parser.add_argument("--foretold", help="foretell this model in this process and print it")
     options = parser.parse_args()
     if options.real or options.foretold:
-        work = (
+        made = (
             real(options.real, options.device, options.steps)
             if options.real
             else foretold(options.foretold, options.device)
         )
-        print(json.dumps(work))
+        print(json.dumps(made))
         return
     results = json.loads(options.out.read_text()) if options.out and options.out.exists() else {}
     rows = {}
     for name in [name.replace("; ", ", ") for name in options.only.split(",")]:
         tries: dict[str, list[dict[str, float]]] = {"foretold": [], "real": []}
         for kind in ("foretold", "real") * options.repeats:
+            if options.device == "cuda":  # its peak is counted in tensors, not in processes
+                torch.cuda.empty_cache()
+                torch.cuda.reset_peak_memory_stats()
+                work = real(name, "cuda", 24) if kind == "real" else foretold(name, "cuda")
+                tries[kind].append(work)
+                continue
             command = [sys.executable, __file__, f"--{kind}", name, "--device", options.device]
             done = subprocess.run(
                 [*command, "--steps", str(options.steps)], stdout=subprocess.PIPE, text=True

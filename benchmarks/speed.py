@@ -18,6 +18,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,22 +29,48 @@ from torch import nn
 from headswap import ledger, settings
 from headswap.nn.backbone import sinusoid
 from headswap.nn.model import Model, new_model
-from headswap.objectives import Context
+from headswap.objectives import Batch, Context
 from headswap.text import corpus, tokenizer
 from headswap.text.corpus import Reading
 from headswap.text.loader import BucketLoader, Labelled, Window
 from headswap.training import optim
 from headswap.training.evaluate import autocast
+from headswap.training.feed import Feed
+from headswap.training.step import Step, as_compiled
 
-WIDTH, LAYERS, HEADS, INNER, VOCABULARY = 200, 4, 2, 200, 50_001
-BATCH, LENGTH, RATE, CLIP = 16, 512, 3e-4, 0.5
-Contestant = Callable[[int], float]
+
+@dataclass(frozen=True)
+class Shape:
+    """What everyone in a race trains: the course's model, or one of GPT-2's size."""
+
+    width: int = 200
+    layers: int = 4
+    heads: int = 2
+    inner: int = 200
+    vocabulary: int = 50_001
+    batch: int = 16
+    length: int = 512
+
+
+LENGTH, RATE, CLIP = 512, 3e-4, 0.5
+SHAPES = {
+    ("causal", "cpu"): Shape(),
+    ("masked", "cpu"): Shape(),
+    ("causal", "cuda"): Shape(batch=64),
+    ("masked", "cuda"): Shape(batch=64),
+    ("large", "cuda"): Shape(768, 12, 12, 3072, 50_257, 32, 512),
+}
+Contestant = Callable[[int, int], float]
+"""Given where to begin and how many steps to make, the seconds that they took."""
 
 
 class Tokens:
     """As much of a tokenizer as objectives ask for."""
 
-    pad, bos, eos, unk, size = 0, 1, 2, 3, VOCABULARY
+    pad, bos, eos, unk = 0, 1, 2, 3
+
+    def __init__(self, size: int) -> None:
+        self.size = size
 
     def special(self, name: str) -> int:
         return 4
@@ -54,95 +81,129 @@ def finished(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def random_ids(step: int, extra: int = 0) -> np.ndarray:
-    return np.random.default_rng(step).integers(5, VOCABULARY, (BATCH, LENGTH + extra))
+def random_ids(shape: Shape, step: int, extra: int = 0) -> np.ndarray:
+    draw = np.random.default_rng(step)
+    return draw.integers(5, shape.vocabulary, (shape.batch, shape.length + extra))
 
 
-def headswap(objective: str, device: torch.device, changes: dict[str, Any]) -> Contestant:
-    made = settings.resolve(objective, "course", [{"train": {"clip": CLIP, "lr": RATE}}, changes])
-    heads = made.objective.heads(made.model, VOCABULARY)
-    model = new_model(made.model, VOCABULARY, heads, seed=0).to(device).train()
-    optimizer = optim.make_optimizer(model, made.train)
-    tokens: Any = Tokens()
-    precision = torch.bfloat16 if device.type == "cuda" else torch.float32
+def timed(device: torch.device, ahead: Callable[[int], Any], step: Callable[[Any], None]) -> Any:
+    """A peer's steps, its data made beforehand."""
 
-    def step(number: int) -> float:
-        examples = [Window(row) for row in random_ids(number, extra=1)]
+    def run(first: int, steps: int) -> float:
+        made = [ahead(first + number) for number in range(steps)]
         finished(device)
         began = time.perf_counter()
-        noise = np.random.default_rng(number)
-        context = Context(made.model, tokens, noise, number, 0.5, training=True)
-        batch = made.objective.batch(examples, context).to(device)
-        with autocast(device, precision):
-            terms = made.objective.loss(model, batch)
-        loss = torch.stack([t.total / max(batch.counts[k], 1e-9) for k, t in terms.items()]).sum()
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), CLIP)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
+        for one in made:
+            step(one)
         finished(device)
         return time.perf_counter() - began
 
-    return step
+    return run
+
+
+def headswap(objective: str, shape: Shape, device: torch.device) -> Contestant:
+    """The product's own step and feed; batches are made while the last one is computed, and
+    the making is part of the time."""
+    model = {"width": shape.width, "layers": shape.layers, "heads": shape.heads}
+    model |= {"feedforward": shape.inner, "length": shape.length}
+    if shape.width > 200:  # as GPT-2: tied, learned positions
+        model |= {"tied": True, "head_bias": False, "positions": "learned", "norm_at": "pre"}
+        model |= {"final_norm": True, "activation": "gelu", "scale_embedding": False}
+    change: dict[str, Any] = {"model": model, "train": {"clip": CLIP, "lr": RATE}}
+    change["train"]["batch"] = shape.batch
+    if objective == "masked":
+        change["masked"] = {"rate": 0.15}
+    made = settings.resolve(objective, "course", [change])
+    heads = made.objective.heads(made.model, shape.vocabulary)
+    built = new_model(made.model, shape.vocabulary, heads, seed=0).to(device).train()
+    optimizer = optim.make_optimizer(built, made.train)
+    precision = torch.bfloat16 if device.type == "cuda" else torch.float32
+    arithmetic = Step(built, made.objective, optimizer, made.train, precision, print)
+    tokens: Any = Tokens(shape.vocabulary)
+    gpu = device.type == "cuda"
+
+    def parts(number: int) -> list[Batch]:
+        examples = [Window(row) for row in random_ids(shape, number % 8, extra=1)]
+        noise = np.random.default_rng(number)
+        context = Context(made.model, tokens, noise, number, 0.5, training=True, few_shapes=gpu)
+        batch = made.objective.batch(examples, context)
+        return [batch.map(torch.Tensor.pin_memory) if gpu else batch]
+
+    if gpu:
+        began = time.perf_counter()
+        arithmetic.compile([parts(0)], few=True)
+        print(f"headswap: compiled in {time.perf_counter() - began:.1f} s")
+
+    def run(first: int, steps: int) -> float:
+        with Feed(parts, None) as feed, as_compiled():
+            feed.parts(first - 1)  # the next one is begun
+            finished(device)
+            began = time.perf_counter()
+            for number in range(first, first + steps):
+                arithmetic(feed.parts(number), RATE, number)
+            finished(device)
+            return time.perf_counter() - began
+
+    return run
 
 
 class CourseModel(nn.Module):
     """The lab's own code: torch's encoder under a square mask, every position scored."""
 
-    def __init__(self, outputs: int) -> None:
+    def __init__(self, outputs: int, shape: Shape = Shape()) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(VOCABULARY, WIDTH)
-        layer = nn.TransformerEncoderLayer(WIDTH, HEADS, INNER, dropout=0.0, batch_first=True)
-        self.encoder = nn.TransformerEncoder(layer, LAYERS, enable_nested_tensor=False)
-        self.decoder = nn.Linear(WIDTH, outputs)
-        self.register_buffer("table", sinusoid(torch.arange(LENGTH)[None], WIDTH)[0])
+        self.embedding = nn.Embedding(shape.vocabulary, shape.width)
+        layer = nn.TransformerEncoderLayer(
+            shape.width, shape.heads, shape.inner, dropout=0.0, batch_first=True
+        )
+        self.encoder = nn.TransformerEncoder(layer, shape.layers, enable_nested_tensor=False)
+        self.decoder = nn.Linear(shape.width, outputs)
+        self.register_buffer("table", sinusoid(torch.arange(LENGTH)[None], shape.width)[0])
         nn.init.uniform_(self.embedding.weight, -0.1, 0.1)
 
     def forward(self, ids_BT: torch.Tensor) -> torch.Tensor:
         size = ids_BT.shape[1]
         mask = nn.Transformer.generate_square_subsequent_mask(size, device=ids_BT.device)
-        x = self.embedding(ids_BT) * math.sqrt(WIDTH) + self.table[:size]
+        scale = math.sqrt(self.embedding.embedding_dim)
+        x = self.embedding(ids_BT) * scale + self.table[:size]
         hidden: torch.Tensor = self.encoder(x, mask=mask, is_causal=True)
         return hidden
 
 
-def course(device: torch.device) -> Contestant:
+def course(shape: Shape, device: torch.device) -> Contestant:
     torch.manual_seed(0)
-    model = CourseModel(VOCABULARY).to(device).train()
+    model = CourseModel(shape.vocabulary, shape).to(device).train()
     optimizer = torch.optim.Adam(model.parameters(), lr=RATE)
     criterion = nn.CrossEntropyLoss()
 
-    def step(number: int) -> float:
-        ids = torch.from_numpy(random_ids(number, extra=1))
-        finished(device)
-        began = time.perf_counter()
+    def step(ids: torch.Tensor) -> None:
         ids = ids.to(device)
         optimizer.zero_grad()
         logits = model.decoder(model(ids[:, :-1]))
-        loss = criterion(logits.reshape(-1, VOCABULARY), ids[:, 1:].reshape(-1))
+        loss = criterion(logits.reshape(-1, shape.vocabulary), ids[:, 1:].reshape(-1))
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), CLIP)
         optimizer.step()
-        finished(device)
-        return time.perf_counter() - began
 
-    return step
+    return timed(device, lambda n: torch.from_numpy(random_ids(shape, n, extra=1)), step)
 
 
-def hugging_face(objective: str) -> Any:
+def hugging_face(objective: str, shape: Shape) -> Any:
     import transformers
 
     torch.manual_seed(0)
-    if objective == "causal":
+    if objective != "masked":
         config = transformers.GPT2Config(
-            vocab_size=VOCABULARY, n_embd=WIDTH, n_layer=LAYERS, n_head=HEADS, n_inner=INNER,
-            n_positions=LENGTH, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0, use_cache=False,
+            vocab_size=shape.vocabulary, n_embd=shape.width, n_layer=shape.layers,
+            n_head=shape.heads, n_inner=shape.inner, n_positions=shape.length,
+            resid_pdrop=0, embd_pdrop=0, attn_pdrop=0, use_cache=False,
         )  # fmt: skip
         return transformers.GPT2LMHeadModel(config)
     config = transformers.BertConfig(
-        vocab_size=VOCABULARY, hidden_size=WIDTH, num_hidden_layers=LAYERS,
-        num_attention_heads=HEADS, intermediate_size=INNER, max_position_embeddings=LENGTH,
-        hidden_dropout_prob=0, attention_probs_dropout_prob=0,
+        vocab_size=shape.vocabulary, hidden_size=shape.width, num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads, intermediate_size=shape.inner,
+        max_position_embeddings=shape.length, hidden_dropout_prob=0,
+        attention_probs_dropout_prob=0,
     )  # fmt: skip
     return transformers.BertForMaskedLM(config)
 
@@ -153,42 +214,42 @@ def hidden_labels(ids: torch.Tensor, number: int) -> tuple[torch.Tensor, torch.T
     return ids.masked_fill(chosen, 4), ids.masked_fill(~chosen, -100)
 
 
-def bare(objective: str, device: torch.device, compiled: bool) -> Contestant:
+def bare(objective: str, shape: Shape, device: torch.device, compiled: bool) -> Contestant:
     """A plain loop around the Hugging Face model, fused AdamW."""
-    model = hugging_face(objective).to(device).train()
+    model = hugging_face(objective, shape).to(device).train()
     run = torch.compile(model) if compiled else model
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, fused=True)
     precision = torch.bfloat16 if device.type == "cuda" else torch.float32
 
-    def step(number: int) -> float:
-        ids = torch.from_numpy(random_ids(number))
-        labels = ids
-        if objective == "masked":
-            ids, labels = hidden_labels(ids, number)
-        finished(device)
-        began = time.perf_counter()
+    def ahead(number: int) -> tuple[torch.Tensor, torch.Tensor]:
+        ids = torch.from_numpy(random_ids(shape, number))
+        return hidden_labels(ids, number) if objective == "masked" else (ids, ids)
+
+    def step(made: tuple[torch.Tensor, torch.Tensor]) -> None:
+        ids, labels = made
         with autocast(device, precision):
             loss = run(input_ids=ids.to(device), labels=labels.to(device)).loss
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), CLIP)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-        finished(device)
-        return time.perf_counter() - began
 
-    return step
+    return timed(device, ahead, step)
 
 
-def trainer(objective: str, device: torch.device) -> Contestant:
+def trainer(objective: str, shape: Shape, device: torch.device) -> Contestant:
     """Hugging Face's Trainer, a few steps at a call; the first of them is not counted."""
     import transformers
 
     class Random(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
+        def __init__(self, steps: int) -> None:
+            self.ids = [row for step in range(steps) for row in random_ids(shape, step)]
+
         def __len__(self) -> int:
-            return 4 * BATCH
+            return len(self.ids)
 
         def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
-            ids = torch.from_numpy(random_ids(index)[0])
+            ids = torch.from_numpy(self.ids[index])
             labels = ids
             if objective == "masked":
                 ids, labels = hidden_labels(ids, index)
@@ -199,26 +260,30 @@ def trainer(objective: str, device: torch.device) -> Contestant:
             self.ends: list[float] = []
 
         def on_step_end(self, *_: Any, **__: Any) -> None:
-            finished(device)
+            if len(self.ends) in (0, self.last):
+                finished(device)
             self.ends.append(time.perf_counter())
 
-    model = hugging_face(objective)
+        last = 0
 
-    def step(number: int) -> float:
+    model = hugging_face(objective, shape)
+
+    def run(first: int, steps: int) -> float:
         watch = Watch()
+        watch.last = steps
         arguments = transformers.TrainingArguments(
-            output_dir=tempfile.mkdtemp(), per_device_train_batch_size=BATCH, max_steps=3,
-            learning_rate=RATE, max_grad_norm=CLIP, report_to=[], save_strategy="no",
-            logging_strategy="no", use_cpu=device.type == "cpu", disable_tqdm=True,
-            bf16=device.type == "cuda", optim="adamw_torch_fused",
+            output_dir=tempfile.mkdtemp(), per_device_train_batch_size=shape.batch,
+            max_steps=steps + 1, learning_rate=RATE, max_grad_norm=CLIP, report_to=[],
+            save_strategy="no", logging_strategy="no", use_cpu=device.type == "cpu",
+            disable_tqdm=True, bf16=device.type == "cuda", optim="adamw_torch_fused",
         )  # fmt: skip
         made = transformers.Trainer(
-            model=model, args=arguments, train_dataset=Random(), callbacks=[watch]
+            model=model, args=arguments, train_dataset=Random(steps + 1), callbacks=[watch]
         )
         made.train()
-        return (watch.ends[-1] - watch.ends[0]) / (len(watch.ends) - 1)
+        return watch.ends[-1] - watch.ends[0]
 
-    return step
+    return run
 
 
 def reviews() -> tuple[list[Labelled], Any]:
@@ -242,17 +307,24 @@ def tuning_headswap(device: torch.device) -> Contestant:
     optimizer = optim.make_optimizer(model, made.train)
     loader = BucketLoader(examples, [len(one.ids) for one in examples], made.train.batch, 0)
 
-    def epoch(number: int) -> float:
+    precision = torch.bfloat16 if device.type == "cuda" else torch.float32
+    arithmetic = Step(model, made.objective, optimizer, made.train, precision, print)
+    gpu = device.type == "cuda"
+
+    def parts(number: int) -> list[Batch]:
+        context = Context(
+            made.model, tokens, np.random.default_rng(0), 0, 0.5, training=True, few_shapes=gpu
+        )
+        some = loader.batch(*divmod(number, loader.batches))
+        return [made.objective.batch(some, context)]
+
+    def epoch(number: int, _: int) -> float:
         finished(device)
         began = time.perf_counter()
-        for index in range(loader.batches):
-            context = Context(made.model, tokens, np.random.default_rng(0), 0, 0.5, training=True)
-            batch = made.objective.batch(loader.batch(number, index), context).to(device)
-            (term,) = made.objective.loss(model, batch).values()
-            (term.total / 8).backward()
-            nn.utils.clip_grad_norm_(model.parameters(), CLIP)
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
+        with Feed(parts, None) as feed:
+            for index in range(loader.batches):
+                step = number * loader.batches + index
+                arithmetic(feed.parts(step), 1e-4, step)
         finished(device)
         return time.perf_counter() - began
 
@@ -266,7 +338,7 @@ def tuning_course(device: torch.device) -> Contestant:
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
     criterion = nn.CrossEntropyLoss()
 
-    def epoch(number: int) -> float:
+    def epoch(number: int, _: int) -> float:
         order = np.random.default_rng(number).permutation(len(examples))
         finished(device)
         began = time.perf_counter()
@@ -289,12 +361,12 @@ def tuning_course(device: torch.device) -> Contestant:
     return epoch
 
 
-def matrix_rate(device: torch.device) -> float:
+def matrix_rate(shape: Shape, device: torch.device) -> float:
     """FLOPs a second of the head's own product, the largest of the workload."""
     precision = torch.bfloat16 if device.type == "cuda" else torch.float32
-    x = torch.randn(512, WIDTH, device=device, dtype=precision)
-    w = torch.randn(VOCABULARY, WIDTH, device=device, dtype=precision)
-    out = torch.empty(512, VOCABULARY, device=device, dtype=precision)
+    x = torch.randn(512, shape.width, device=device, dtype=precision)
+    w = torch.randn(shape.vocabulary, shape.width, device=device, dtype=precision)
+    out = torch.empty(512, shape.vocabulary, device=device, dtype=precision)
     times = []
     for _ in range(9):
         finished(device)
@@ -302,23 +374,22 @@ def matrix_rate(device: torch.device) -> float:
         torch.mm(x, w.T, out=out)
         finished(device)
         times.append(time.perf_counter() - began)
-    return 2 * x.numel() * VOCABULARY / statistics.median(times)
+    return 2 * x.numel() * shape.vocabulary / statistics.median(times)
 
 
-def race(contestants: dict[str, Contestant], repeats: int, work: float) -> dict[str, Any]:
+def race(contestants: dict[str, Contestant], repeats: int, steps: int) -> dict[str, Any]:
     """Everyone in turns; the first round is not counted."""
     times: dict[str, list[float]] = {name: [] for name in contestants}
     for number in range(repeats + 1):
         for name, one in contestants.items():
-            seconds = one(number)
+            seconds = one(1 + number * steps, steps)
             if number:
-                times[name].append(seconds)
+                times[name].append(seconds / steps)
     return {
         name: {
             "seconds": statistics.median(some),
             "lowest": min(some),
             "highest": max(some),
-            "a_second": work / statistics.median(some),
         }
         for name, some in times.items()
     }
@@ -327,7 +398,61 @@ def race(contestants: dict[str, Contestant], repeats: int, work: float) -> dict[
 def told(name: str, found: dict[str, Any], unit: str) -> None:
     ours = found["headswap"]["seconds"]
     for peer, row in found.items():
-        print(f"{name:12} {peer:28} {row['a_second']:12,.1f} {unit}  ×{row['seconds'] / ours:.2f}")
+        memory = f"  {row['peak_gib']:.2f} GiB" if "peak_gib" in row else ""
+        ratio = row["seconds"] / ours
+        print(f"{name:8} {peer:24} {row['a_second']:12,.1f} {unit}  ×{ratio:.2f}{memory}")
+
+
+def gathered(
+    makers: dict[str, Callable[[], Contestant]], device: torch.device
+) -> tuple[dict[str, Contestant], dict[str, dict[str, float]]]:
+    """Each contestant, warmed up alone: how long that took and the memory at its peak."""
+    made, first = {}, {}
+    for name, maker in makers.items():
+        gpu = device.type == "cuda"
+        if gpu:
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
+            before = torch.cuda.memory_allocated()
+        began = time.perf_counter()
+        made[name] = maker()
+        made[name](1, 1)
+        first[name] = {"first_step_seconds": time.perf_counter() - began}
+        if gpu:
+            made[name](2, 3)
+            peak = torch.cuda.max_memory_allocated() - before
+            first[name]["peak_gib"] = peak / 2**30
+    return made, first
+
+
+def raced(name: str, device: torch.device, repeats: int, steps: int) -> dict[str, Any]:
+    shape = SHAPES[name, device.type]
+    kind = "masked" if name == "masked" else "causal"
+    makers: dict[str, Callable[[], Contestant]] = {
+        "headswap": lambda: headswap(kind, shape, device),
+        "hugging face trainer": lambda: trainer(kind, shape, device),
+        "hugging face, bare loop": lambda: bare(kind, shape, device, compiled=False),
+    }
+    if device.type == "cuda":
+        makers["hugging face, compiled"] = lambda: bare(kind, shape, device, compiled=True)
+    if name == "causal":
+        makers["course"] = lambda: course(shape, device)
+    contestants, first = gathered(makers, device)
+    found = race(contestants, repeats, steps)
+    for peer, row in found.items():
+        row |= first[peer]
+        row["a_second"] = shape.batch * shape.length / row["seconds"]
+    changes = {"width": shape.width, "layers": shape.layers, "heads": shape.heads}
+    changes |= {"feedforward": shape.inner, "length": shape.length}
+    made = settings.resolve(kind, "course", [{"model": changes}])
+    heads = made.objective.heads(made.model, shape.vocabulary)
+    scored = 0.15 if kind == "masked" else 1.0
+    flops = ledger.flops_a_token(made.model, heads, shape.length, scored, kind == "causal")
+    rate, ours = matrix_rate(shape, device), found["headswap"]
+    ours["teraflops"] = flops * ours["a_second"] / 1e12
+    ours["share_of_matrix_rate"] = flops * ours["a_second"] / rate
+    print(f"{ours['teraflops']:.2f} TFLOP/s, {ours['share_of_matrix_rate']:.2f} of the matrix rate")
+    return found
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -335,37 +460,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, help="the result file")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--only", default="causal,masked,tuning")
+    parser.add_argument("--only", help="a list of: causal, masked, tuning, large (a GPU only)")
     options = parser.parse_args(arguments)
     device = torch.device(options.device)
     results: dict[str, Any] = {}
     if options.out and options.out.exists():
         results = json.loads(options.out.read_text())
     mine = results.setdefault(options.device, {})
-    tokens = BATCH * LENGTH
-    for name in options.only.split(","):
+    gpu = device.type == "cuda"
+    everything = "causal,masked,large,tuning" if gpu else "causal,masked,tuning"
+    for name in (options.only or everything).split(","):
         if name == "tuning":
             contestants = {"headswap": tuning_headswap(device), "course": tuning_course(device)}
-            found = race(contestants, max(2, options.repeats // 2), 1_600)
+            found = race(contestants, max(3, options.repeats // 2), 1)
+            for row in found.values():
+                row["a_second"] = 1_600 / row["seconds"]
         else:
-            change = {"masked": {"rate": 0.15}} if name == "masked" else {}
-            contestants = {
-                "headswap": headswap(name, device, change),
-                "hugging face trainer": trainer(name, device),
-                "hugging face, bare loop": bare(name, device, compiled=False),
-            }
-            if device.type == "cuda":
-                contestants["hugging face, compiled"] = bare(name, device, compiled=True)
-            if name == "causal":
-                contestants["course"] = course(device)
-            found = race(contestants, options.repeats, tokens)
-            made = settings.resolve(name, "course")
-            heads = made.objective.heads(made.model, VOCABULARY)
-            scored = 1.0 if name == "causal" else 0.15
-            flops = ledger.flops_a_token(made.model, heads, LENGTH, scored, name == "causal")
-            rate = matrix_rate(device)
-            found["headswap"]["share_of_matrix_rate"] = flops * found["headswap"]["a_second"] / rate
-            print("share of the matrix rate", found["headswap"]["share_of_matrix_rate"])
+            found = raced(name, device, options.repeats, 20 if gpu else 1)
         mine[name] = found
         told(name, found, "texts/s" if name == "tuning" else "tokens/s")
         if options.out:

@@ -20,7 +20,7 @@ from pathlib import Path
 from common import headswap
 
 PAIR = ("en", "de")
-STEPS = {3_000: 1_000, 29_000: 2_000}
+STEPS = {3_000: 1_000, 29_000: 1_500}
 RATES = (2e-3, 5e-3)
 SHARED = ("train.average_last=4", "train.evaluate_every=125")
 

@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional as F
 
 from conftest import STACKS
-from headswap.nn import heads
+from headswap.nn import cross_entropy
 from headswap.nn.heads import LanguageModelHead, LanguageModelSpec, pool
 
 
@@ -13,7 +13,7 @@ from headswap.nn.heads import LanguageModelHead, LanguageModelSpec, pool
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("rows", [1, 3, 7, 100])
 def test_chunked_loss_and_gradient_equal_plain(smoothing, bias, rows, monkeypatch):
-    monkeypatch.setitem(heads.CHUNK_ROWS, "cpu", rows)
+    monkeypatch.setitem(cross_entropy.CHUNK_ROWS, "cpu", rows)
     torch.manual_seed(0)
     head = LanguageModelHead(LanguageModelSpec(8, 31, bias, False), None).double()
     with torch.no_grad():
@@ -37,7 +37,7 @@ def test_chunked_loss_and_gradient_equal_plain(smoothing, bias, rows, monkeypatc
 
 
 def test_no_more_than_one_chunk_of_logits_exists(monkeypatch):
-    monkeypatch.setitem(heads.CHUNK_ROWS, "cpu", 4)
+    monkeypatch.setitem(cross_entropy.CHUNK_ROWS, "cpu", 4)
     sizes = []
     plain = torch.mm
 
@@ -45,7 +45,7 @@ def test_no_more_than_one_chunk_of_logits_exists(monkeypatch):
         sizes.append(out.numel())
         return plain(*arguments, out=out)
 
-    monkeypatch.setattr(heads.torch, "mm", watched)
+    monkeypatch.setattr(cross_entropy.torch, "mm", watched)
     head = LanguageModelHead(LanguageModelSpec(8, 31, False, False), None)
     torch.nn.init.normal_(head.weight)
     head.losses(torch.randn(50, 8), torch.zeros(50, dtype=torch.long), torch.ones(50))

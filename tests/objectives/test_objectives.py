@@ -68,10 +68,10 @@ def quiet(request):
     return MADE[request.param]
 
 
-def batch_of(objective, stack, tokens, examples=None, step=0):
+def batch_of(objective, stack, tokens, examples=None, step=0, **more):
     examples = examples_for(objective, tokens) if examples is None else examples
-    noise = np.random.default_rng(step)
-    return objective.batch(examples, Context(stack, tokens, noise, step, 0.5, training=True))
+    context = Context(stack, tokens, np.random.default_rng(step), step, 0.5, True, **more)
+    return objective.batch(examples, context)
 
 
 def model_for(objective, stack, tokens):
@@ -100,6 +100,32 @@ def test_batches_and_losses_agree(objective, stack, tokens):
         sum(term.total for term in terms.values()).backward()
         reached = [p.grad is not None for p in model.backbone.parameters()]
         assert all(reached)
+
+
+def test_rounded_shapes_change_no_number(quiet, stack, tokens):
+    model = spread(model_for(quiet, stack, tokens))
+    plain = batch_of(quiet, stack, tokens)
+    rounded = batch_of(quiet, stack, tokens, few_shapes=True)
+    assert rounded.counts == plain.counts and rounded.tokens == plain.tokens
+    sums = []
+    for batch in (plain, rounded):
+        model.zero_grad()
+        terms = quiet.loss(model, batch)
+        sum(term.total for term in terms.values()).backward()
+        gradients = [p.grad for p in model.parameters() if p.grad is not None]
+        sums.append(([t.total.item() for t in terms.values()], gradients))
+    assert sums[0][0] == pytest.approx(sums[1][0], rel=1e-5)
+    for one, other in zip(sums[0][1], sums[1][1], strict=True):
+        assert torch.allclose(one, other, atol=1e-4 * float(one.abs().max()) + 1e-7)
+
+
+def test_rounding_leaves_few_shapes(tokens):
+    context = Context(STACKS["modern"], tokens, np.random.default_rng(0), few_shapes=True)
+    assert {context.width(size) for size in range(1, 17)} == {16}
+    assert context.width(STACKS["modern"].length) == STACKS["modern"].length
+    for count in (1, 100, 5_000, 32_700):
+        assert count <= context.rows(count) <= max(count + 63, 1.125 * count)
+    assert len({context.rows(count) for count in range(4_096, 8_192)}) <= 9
 
 
 def test_an_untrained_model_is_as_wise_as_chance(objective, tokens):

@@ -14,6 +14,7 @@ from headswap.experiment import bases, explain, findings, speed, splits, verdict
 from headswap.experiment.design import CARD, CHECK, PLAN, ROLES, Design, Folder
 from headswap.experiment.jobs import Workers, Workshop
 from headswap.experiment.plan import Costs, Job, Plan, curve, fit
+from headswap.experiment.sharing import side_by_side
 from headswap.planning import memory
 from headswap.progress import Reporter, duration
 from headswap.run import Run
@@ -52,7 +53,10 @@ def conduct(folder: Folder, report: Reporter) -> Folder:
     try:
         for base in plan.bases:
             bases.make(folder, design, base, plan.bases, report)
-        with Workers(plan.workers, plan.threads, report) as workers:
+        with (
+            side_by_side(machine.pick_device(design.device).type, plan.workers),
+            Workers(plan.workers, plan.threads, report) as workers,
+        ):
             jobs = _make_runs(shop, workers, report)
             workers.each("testing", shop.test, jobs, _size)
     except Interrupted as error:

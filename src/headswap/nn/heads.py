@@ -8,15 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from headswap.nn.cross_entropy import cross_entropy
 from headswap.nn.spec import Cost, Dim, Dims, Pool
-
-CHUNK_ROWS = {"cpu": 512, "cuda": 8192}
 
 
 @dataclass(frozen=True)
@@ -118,11 +116,7 @@ class LanguageModelHead(nn.Module):
         self, x_ND: Tensor, targets_N: Tensor, weights_N: Tensor, smoothing: float = 0.0
     ) -> tuple[Tensor, Tensor]:
         """The weighted sum of cross-entropies, and each row's own (without gradient)."""
-        rows = CHUNK_ROWS.get(x_ND.device.type, 512)
-        total, each_N = _ChunkedCrossEntropy.apply(  # type: ignore[no-untyped-call]
-            x_ND, self.weight, self.bias, targets_N, weights_N, smoothing, rows
-        )
-        return total, each_N
+        return cross_entropy(x_ND, self.weight, self.bias, targets_N, weights_N, smoothing)
 
 
 class ClassifierHead(nn.Module):
@@ -160,79 +154,3 @@ def pool(hidden_BTD: Tensor, lengths_B: Tensor, how: str) -> Tensor:
         return hidden_BTD.masked_fill(~inside_BT1, float("-inf")).amax(1)
     parts = [pool(hidden_BTD, lengths_B, name) for name in ("mean", "max", "first")]
     return torch.cat(parts, dim=-1)
-
-
-class _ChunkedCrossEntropy(torch.autograd.Function):
-    """Cross-entropy of x·Wᵀ + b against targets, a few rows at a time.
-
-    The gradients are made in the forward pass, while a chunk's logits are at hand, so no
-    more than one chunk of logits exists at any time and nothing is computed twice.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        x_ND: Tensor,
-        weight_VD: Tensor,
-        bias_V: Tensor | None,
-        targets_N: Tensor,
-        weights_N: Tensor,
-        smoothing: float,
-        rows: int,
-    ) -> tuple[Tensor, Tensor]:
-        device = x_ND.device.type
-        low = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x_ND.dtype
-        with torch.autocast(device, enabled=False):
-            weight = weight_VD.to(low)
-            bias = None if bias_V is None else bias_V.to(low)
-            learns = any(ctx.needs_input_grad[:3])
-            grad_x = torch.empty_like(x_ND) if learns else None
-            grad_w = torch.zeros_like(weight_VD) if ctx.needs_input_grad[1] else None
-            grad_b = torch.zeros_like(bias_V) if ctx.needs_input_grad[2] else None  # type: ignore[arg-type]
-            each_N = torch.empty(len(x_ND), device=x_ND.device, dtype=torch.float32)
-            # One buffer for all chunks: new memory of this size costs more than its use.
-            room = min(rows, len(x_ND))
-            buffer = x_ND.new_empty((room, len(weight)), dtype=low)
-            for start in range(0, len(x_ND), rows):
-                part = slice(start, start + rows)
-                x, target = x_ND[part].to(low), targets_N[part, None]
-                low_logits = buffer[: len(x)]
-                if bias is None:
-                    torch.mm(x, weight.T, out=low_logits)
-                else:
-                    torch.addmm(bias, x, weight.T, out=low_logits)
-                logits = low_logits.float()
-                hit, mean = logits.gather(1, target)[:, 0], logits.mean(-1) if smoothing else None
-                top = logits.amax(-1)
-                # From here on the logits' own memory holds what is made of them.
-                chances = logits.sub_(top[:, None]).exp_()
-                total = chances.sum(-1)
-                normal = total.log() + top
-                loss = normal - hit
-                if mean is not None:
-                    loss = (1 - smoothing) * loss + smoothing * (normal - mean)
-                each_N[part] = loss
-                if not learns:
-                    continue
-                weigh = weights_N[part].to(chances.dtype)
-                grad = chances.mul_((weigh / total)[:, None])
-                if smoothing:
-                    grad.sub_((smoothing / grad.shape[1]) * weigh[:, None])
-                grad.scatter_add_(1, target, (smoothing - 1) * weigh[:, None])
-                low_grad = grad.to(low)
-                if grad_x is not None:
-                    grad_x[part] = (low_grad @ weight).to(grad_x.dtype)
-                if grad_w is not None and grad_w.dtype == low:
-                    grad_w.addmm_(low_grad.T, x)
-                elif grad_w is not None:
-                    grad_w += low_grad.T @ x
-                if grad_b is not None:
-                    grad_b += grad.sum(0).to(grad_b.dtype)
-            ctx.save_for_backward(grad_x, grad_w, grad_b)
-            ctx.mark_non_differentiable(each_N)
-            return (each_N * weights_N).sum(), each_N
-
-    @staticmethod
-    def backward(ctx: Any, grad_total: Tensor, _: Tensor) -> Any:
-        scaled = [None if grad is None else grad.mul_(grad_total) for grad in ctx.saved_tensors]
-        return (*scaled, None, None, None, None)

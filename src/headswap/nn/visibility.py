@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -76,10 +77,10 @@ class Visibility:
         assert rows is not None
         return KernelMask(self.allowed(rows.shape[0], queries, keys, device)[:, None], causal=False)
 
-    def to(self, device: torch.device) -> Visibility:
+    def map(self, change: Callable[[Tensor], Tensor]) -> Visibility:
         if self.documents_BS is None:
             return self
-        return replace(self, documents_BS=self.documents_BS.to(device, non_blocking=True))
+        return replace(self, documents_BS=change(self.documents_BS))
 
 
 @dataclass(frozen=True)
@@ -100,23 +101,18 @@ class Inputs:
     positions_BT: Tensor | None = None
     source: Inputs | None = None
 
-    def to(self, device: torch.device) -> Inputs:
-        positions = self.positions_BT
+    def map(self, change: Callable[[Tensor], Tensor]) -> Inputs:
+        """The same with every tensor changed, always in this order."""
         return Inputs(
-            self.ids_BT.to(device, non_blocking=True),
-            self.visibility.to(device),
-            None if positions is None else positions.to(device, non_blocking=True),
-            None if self.source is None else self.source.to(device),
+            change(self.ids_BT),
+            self.visibility.map(change),
+            None if self.positions_BT is None else change(self.positions_BT),
+            None if self.source is None else self.source.map(change),
         )
+
+    def to(self, device: torch.device) -> Inputs:
+        return self.map(lambda tensor: tensor.to(device, non_blocking=True))
 
     def twice(self) -> Inputs:
         """Every row a second time, after all the others."""
-        visibility, positions = self.visibility, self.positions_BT
-        if visibility.documents_BS is not None:
-            visibility = replace(visibility, documents_BS=visibility.documents_BS.repeat(2, 1))
-        return Inputs(
-            self.ids_BT.repeat(2, 1),
-            visibility,
-            None if positions is None else positions.repeat(2, 1),
-            None if self.source is None else self.source.twice(),
-        )
+        return self.map(lambda tensor: tensor.repeat(2, 1))

@@ -3,8 +3,8 @@ what is scored, and scores a model's answer to it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
@@ -16,6 +16,8 @@ from headswap.nn.spec import HeadSpec, Stack
 from headswap.nn.visibility import Inputs, Rule
 from headswap.text.tokenizer import Tokenizer
 from headswap.types import Ids
+
+SHAPE_STEP = 16
 
 
 @dataclass(frozen=True)
@@ -33,18 +35,15 @@ class Targets:
     lengths_B: Tensor | None = None
     owners_B: Tensor | None = None
 
-    def to(self, device: torch.device) -> Targets:
-        moved = [
-            None if value is None else value.to(device, non_blocking=True)
-            for value in (
-                self.answers_N,
-                self.weights_N,
-                self.rows_N,
-                self.lengths_B,
-                self.owners_B,
-            )
-        ]
-        return Targets(*moved)  # type: ignore[arg-type]
+    def map(self, change: Callable[[Tensor], Tensor]) -> Targets:
+        return Targets(
+            change(self.answers_N),
+            change(self.weights_N),
+            *(
+                None if value is None else change(value)
+                for value in (self.rows_N, self.lengths_B, self.owners_B)
+            ),
+        )
 
 
 @dataclass(frozen=True)
@@ -57,11 +56,13 @@ class Batch:
     counts: Mapping[str, float]
     tokens: int
 
+    def map(self, change: Callable[[Tensor], Tensor]) -> Batch:
+        """The same with every tensor changed, always in the same order."""
+        targets = {name: target.map(change) for name, target in self.targets.items()}
+        return replace(self, inputs=self.inputs.map(change), targets=targets)
+
     def to(self, device: torch.device) -> Batch:
-        if device.type == "cpu":
-            return self
-        targets = {name: target.to(device) for name, target in self.targets.items()}
-        return Batch(self.inputs.to(device), targets, self.counts, self.tokens)
+        return self.map(lambda tensor: tensor.to(device, non_blocking=True))
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,8 @@ class Term:
 class Context:
     """What an objective may know when it makes a batch: the model's shape, the tokenizer, a
     generator of this batch's own, and where the training stands. Without ``training`` the
-    batch is for evaluation: no augmentation, fixed rates."""
+    batch is for evaluation: no augmentation, fixed rates. With ``few_shapes`` lengths and
+    counts are rounded up, so that a GPU can replay what it did for an earlier batch."""
 
     stack: Stack
     tokens: Tokenizer
@@ -90,6 +92,18 @@ class Context:
     step: int = 0
     progress: float = 1.0
     training: bool = False
+    few_shapes: bool = False
+
+    def width(self, longest: int) -> int:
+        """How wide a table is whose longest row has so many tokens."""
+        if not self.few_shapes:
+            return longest
+        return max(longest, min(-(-longest // SHAPE_STEP) * SHAPE_STEP, self.stack.length))
+
+    def rows(self, count: int) -> int:
+        """How many rows are scored when so many have an answer: an eighth or 63 more at most."""
+        step = max(64, 1 << max(0, count.bit_length() - 4)) if self.few_shapes else 1
+        return -(-count // step) * step
 
 
 class Objective(Protocol):

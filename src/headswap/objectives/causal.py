@@ -50,7 +50,7 @@ class Causal:
         where = np.flatnonzero((predicted != tokens.bos) & (predicted != tokens.pad))
         inputs = Inputs(torch.from_numpy(np.ascontiguousarray(read)), visibility, positions)
         real = int((read != tokens.pad).sum())
-        targets = {TERM: scored(predicted.ravel()[where], where)}
+        targets = {TERM: scored(predicted.ravel()[where], where, context)}
         return Batch(inputs, targets, {TERM: float(len(where))}, real)
 
     def loss(self, model: Model, batch: Batch) -> dict[str, Term]:

@@ -102,7 +102,7 @@ class Classify:
         texts = [self.rows(example.ids, context.stack, tokens) for example in examples]
         rows = [row for text in texts for row in text]
         lengths_B = torch.tensor([len(row) for row in rows])
-        table = pad_rows(rows, tokens.pad)
+        table = pad_rows(rows, tokens.pad, context.width(max(map(len, rows))))
         real = int(lengths_B.sum())
         if context.training and self.token_dropout:
             _hide(table, self.token_dropout, tokens, context.noise)
@@ -153,7 +153,9 @@ class Classify:
         texts = len(target.answers_N)
         summed_NC = logits_BC.new_zeros(texts, logits_BC.shape[1])
         summed_NC = summed_NC.index_add(0, target.owners_B, logits_BC)
-        return summed_NC / torch.bincount(target.owners_B, minlength=texts)[:, None]
+        windows_N = logits_BC.new_zeros(texts)
+        windows_N = windows_N.index_add(0, target.owners_B, torch.ones_like(logits_BC[:, 0]))
+        return summed_NC / windows_N[:, None]
 
 
 def _hide(table: Ids, share: float, tokens: Tokenizer, noise: np.random.Generator) -> None:

@@ -9,7 +9,7 @@ from headswap.nn.heads import LanguageModelSpec
 from headswap.nn.model import Model
 from headswap.nn.spec import HeadSpec, Stack
 from headswap.nn.visibility import PADDING, Rule, Visibility
-from headswap.objectives.base import Batch, Targets, Term
+from headswap.objectives.base import Batch, Context, Targets, Term
 from headswap.text.tokenizer import Tokenizer
 from headswap.types import Ids
 
@@ -21,11 +21,14 @@ def token_head(stack: Stack, vocabulary: int) -> dict[str, HeadSpec]:
     return {HEAD: LanguageModelSpec(stack.width, vocabulary, stack.head_bias, stack.tied)}
 
 
-def scored(answers: Ids, where: Ids) -> Targets:
-    """Targets at flat positions, each of weight one."""
-    return Targets(
-        torch.from_numpy(answers), torch.ones(len(where)), rows_N=torch.from_numpy(where)
-    )
+def scored(answers: Ids, where: Ids, context: Context) -> Targets:
+    """Targets at flat positions, each of weight one; rows beyond them weigh nothing."""
+    rest = context.rows(len(where)) - len(where)
+    weights = torch.ones(len(where) + rest)
+    weights[len(where) :] = 0
+    both = (torch.from_numpy(np.pad(some, (0, rest))) for some in (answers, where))
+    answers_N, rows_N = both
+    return Targets(answers_N, weights, rows_N=rows_N)
 
 
 def token_loss(

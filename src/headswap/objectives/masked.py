@@ -115,7 +115,7 @@ class Masked:
         hidden[drawn] = noise.integers(0, tokens.size, len(drawn))
         inputs = Inputs(torch.from_numpy(hidden.reshape(table.shape)), visibility, positions)
         real = int((table != tokens.pad).sum())
-        targets = {TERM: scored(flat[where], where)}
+        targets = {TERM: scored(flat[where], where, context)}
         return Batch(inputs, targets, {TERM: float(len(where))}, real)
 
     def _choose(self, flat: Ids, free: Ids, context: Context) -> Ids:
@@ -153,7 +153,7 @@ class Masked:
             separator = [tokens.special(SEP)]
             row = np.concatenate([[tokens.bos], first, separator, second, [tokens.eos]])
             rows.append(row.astype(np.int64))
-        table = pad_rows(rows, tokens.pad)
+        table = pad_rows(rows, tokens.pad, context.width(max(map(len, rows))))
         lengths_B = torch.tensor([len(row) for row in rows])
         visibility = Visibility.of_lengths("full", lengths_B, table.shape[1])
         made = self._hide(table, visibility, None, context)

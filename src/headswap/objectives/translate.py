@@ -80,12 +80,14 @@ class Translate:
         tokens = context.tokens
         sources = [self.source(pair.source, tokens, pair.backwards) for pair in examples]
         targets = [np.concatenate([[tokens.bos], p.target, [tokens.eos]]) for p in examples]
-        read = pad_rows([row[:-1] for row in targets], tokens.pad)
-        answers = pad_rows([row[1:] for row in targets], -1)
+        wide = context.width(max(map(len, targets)) - 1)
+        read = pad_rows([row[:-1] for row in targets], tokens.pad, wide)
+        answers = pad_rows([row[1:] for row in targets], -1, wide)
         (where,) = np.nonzero(answers.ravel() >= 0)
-        goal = scored(answers.ravel()[where], where)
+        goal = scored(answers.ravel()[where], where, context)
         causal = Visibility("causal")  # padding lies in the future of everything real
-        inputs = Inputs(torch.from_numpy(read), causal, source=source_inputs(sources, tokens))
+        source = source_inputs(sources, tokens, context.width(max(map(len, sources))))
+        inputs = Inputs(torch.from_numpy(read), causal, source=source)
         real = sum(map(len, sources)) + len(where)
         return Batch(inputs, {TERM: goal}, {TERM: float(len(where))}, real)
 
@@ -104,21 +106,22 @@ class Translate:
         logs = [
             F.log_softmax(model.heads[HEAD](hidden[target.rows_N]).float(), -1) for hidden in both
         ]
-        each = [
+        each_N = [
             F.cross_entropy(
-                log, target.answers_N, reduction="sum", label_smoothing=self.label_smoothing
+                log, target.answers_N, reduction="none", label_smoothing=self.label_smoothing
             )
             for log in logs
         ]
-        apart = (logs[0].exp() - logs[1].exp()) * (logs[0] - logs[1])
-        return Term(0.5 * (each[0] + each[1]) + self.r_drop * 0.5 * apart.sum())
+        apart_N = ((logs[0].exp() - logs[1].exp()) * (logs[0] - logs[1])).sum(-1)
+        loss_N = 0.5 * (each_N[0] + each_N[1] + self.r_drop * apart_N)
+        return Term((loss_N * target.weights_N).sum())
 
     def views(self) -> Sequence[Objective]:
         return [self]
 
 
-def source_inputs(rows: Sequence[Ids], tokens: Tokenizer) -> Inputs:
+def source_inputs(rows: Sequence[Ids], tokens: Tokenizer, width: int | None = None) -> Inputs:
     """Sources side by side, padded on the right."""
-    table = torch.from_numpy(pad_rows(rows, tokens.pad))
+    table = torch.from_numpy(pad_rows(rows, tokens.pad, width))
     lengths_B = torch.tensor([len(row) for row in rows])
     return Inputs(table, Visibility.of_lengths("full", lengths_B, table.shape[1]))

@@ -16,14 +16,16 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from headswap import ledger
 from headswap.nn.backbone import Backbone, EncoderDecoder
-from headswap.nn.heads import CHUNK_ROWS
+from headswap.nn.cross_entropy import CHUNK_ROWS
 from headswap.nn.spec import Stack
 from headswap.nn.visibility import Inputs, Rule, Visibility
 from headswap.settings import Settings
 
 SENTENCE = 64
 ROOM = 0.92  # of what is free: the rest is left to others
-LOGIT_BYTES = {torch.float32: 8, torch.bfloat16: 12}  # what a logit costs while it is looked at
+# What a logit costs while it is looked at, and a weight of the head: itself, its gradient.
+LOGIT_BYTES = {("cpu", torch.float32): 8, ("cpu", torch.bfloat16): 12, ("cuda", torch.float32): 12}
+FUSED_LOGIT_BYTES, HEAD_BYTES = 2, {"cpu": 8, "cuda": 10}
 # On a CPU the heap keeps about half as much again of what a backward pass frees, and kernels
 # and threads take some memory of their own. A GPU's peak is counted in tensors.
 HEAP = {"cpu": 1.5, "cuda": 1.0}
@@ -88,14 +90,16 @@ def needed(
     packed = objective.name != "translate" or batch > 1
     kept = activations(stack, batch, length, objective.visibility, packed, precision)
     rows = min(CHUNK_ROWS.get(device, 512), max(1, round(batch * length * objective.scored)))
-    logits = rows * vocabulary * LOGIT_BYTES[precision] if objective.scored else 0
+    a_logit = LOGIT_BYTES.get((device, precision), FUSED_LOGIT_BYTES)
+    logits = rows * vocabulary * a_logit if objective.scored else 0
     doubled = 2 if getattr(objective, "r_drop", 0.0) else 1
     if doubled == 2 and objective.scored:  # every logit of both passes is kept
         logits = round(batch * length * objective.scored) * vocabulary * 4 * 6
     kept = 0 if frozen else kept * doubled
     # The head's gradient, and a part of it, are made while all activations are there; the
     # others as they go.
-    table = 8 * vocabulary * stack.width if objective.scored and not frozen else 0
+    scores = objective.scored and not frozen
+    table = HEAD_BYTES.get(device, 8) * vocabulary * stack.width if scores else 0
     kept = round(kept * HEAP.get(device, 1.0))
     busiest = max(kept + logits + table, gradients + kept // max(stack.layers, 1))
     total = STARTED.get(device, 0) + weights + optimizer + busiest

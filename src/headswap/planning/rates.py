@@ -155,7 +155,8 @@ def _head(width: int, rows: int, device: torch.device, precision: torch.dtype) -
 def _update(count: int, device: torch.device) -> float:
     """Clipping, AdamW's step, and the gradient's zeros."""
     parameters = [torch.zeros(count // 4, device=device, requires_grad=True) for _ in range(4)]
-    optimizer = torch.optim.AdamW(parameters, lr=1e-9, fused=True)
+    gpu = device.type == "cuda"
+    optimizer = torch.optim.AdamW(parameters, lr=1e-9, fused=True, capturable=gpu)
 
     def once() -> None:
         for parameter in parameters:
@@ -167,8 +168,15 @@ def _update(count: int, device: torch.device) -> float:
 
 
 def _seconds(work: Callable[[], None], device: torch.device) -> float:
-    """The median of a few tries, the first of them not counted."""
+    """The median of a few tries, the first of them not counted. On a GPU the work is recorded
+    and replayed, as training does it."""
     times: list[float] = []
+    if device.type == "cuda":
+        work()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            work()
+        work = graph.replay
     while len(times) < REPEATS + 1 and (len(times) < 3 or sum(times) < ENOUGH):
         if device.type == "cuda":
             torch.cuda.synchronize(device)

@@ -14,27 +14,32 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from headswap import storage
 from headswap.errors import DataError, Interrupted, ResourceError
+from headswap.nn import kernels
 from headswap.nn.model import Model
 from headswap.objectives import Batch, Context, Objective
 from headswap.progress import Reporter, size
 from headswap.randomness import derive, generator
 from headswap.run import CHECKPOINTS, METRICS, Run
-from headswap.text.loader import Loader
+from headswap.text.loader import Loader, Window
 from headswap.text.tokenizer import Tokenizer
 from headswap.training import checkpoint, machine, optim
 from headswap.training.checkpoint import State
-from headswap.training.evaluate import Evaluation, autocast, evaluate, scores
+from headswap.training.evaluate import Evaluation, evaluate, scores
 from headswap.training.feed import Feed
 from headswap.training.plan import Plan, rate
 from headswap.training.signals import stop_signals
+from headswap.training.step import Step, as_compiled, records, total_counts
 
 SAVE_SECONDS = 20.0
+SHOW_SECONDS = 0.1
+COMPILED_FROM = 8  # the first batches, whose shapes are compiled
 
 
 @dataclass(frozen=True)
@@ -85,12 +90,15 @@ class _Training:
         self.precision, note = machine.pick_precision(plan, model.device)
         if note:
             report.warn(note)
+        if model.device.type == "cuda" and not kernels.usable(model.device):
+            report.warn("this GPU cannot run our kernels: a slower loss in plain torch is used")
         if plan.average_last and plan.minutes:
             report.warn(
                 "train.average_last needs a budget whose last evaluations can be foreseen: with "
                 "minutes nothing is averaged"
             )
         self.optimizer = optim.make_optimizer(model, plan)
+        self.arithmetic = Step(model, objective, self.optimizer, plan, self.precision, report.warn)
         self.average: optim.Average | None = None
         self.best: dict[str, torch.Tensor] | None = None
         self.board = _board(run, plan)
@@ -102,11 +110,9 @@ class _Training:
             if data.judge is not None:
                 self.select = "bleu"
         self.state = State()
-        self.sums: dict[str, torch.Tensor] = {}
         self.counts: dict[str, float] = {}
-        self.healthy = torch.ones((), dtype=torch.bool, device=model.device)
-        self.last_loss: float | None = None
-        self.began, self.began_at = 0.0, 0
+        self.rate, self.last_loss = 0.0, None
+        self.began, self.began_at, self.shown = 0.0, 0, 0.0
 
     def go(self, initial: Callable[[Model], None]) -> State:
         storage.sweep(self.run.path)
@@ -114,16 +120,20 @@ class _Training:
         if newest is None:
             initial(self.model)
         if self.plan.ema is not None or self.plan.average_last is not None:
-            self.average = optim.Average(self.model)
-        if self.plan.compile:
-            machine.compile_backbone(self.model, self.report.warn)
+            self.average = self.arithmetic.average = optim.Average(self.model)
+        optim.freeze(self.model, self.plan, 0)
+        with self._compiled():
+            self._train(newest)
+        return self.state
+
+    def _train(self, newest: Path | None) -> None:
         if newest is None:
             self._forget_metrics_after(0)
             self._evaluate()
         else:
             self.state = checkpoint.restore(newest, self.model, self.optimizer, self.average)
             self.best = checkpoint.best_weights(newest, self.state)
-            self.sums = {
+            self.arithmetic.sums = {
                 name: torch.tensor(value, dtype=torch.float64, device=self.model.device)
                 for name, value in self.state.sums.items()
             }
@@ -139,7 +149,21 @@ class _Training:
             finally:
                 self.report.end()
         self._choose()
-        return self.state
+
+    @contextmanager
+    def _compiled(self) -> Iterator[None]:
+        """Inside, the backbone is compiled, where the plan wants that and it pays."""
+        plan, windows = self.plan, self.objective.reads is Window
+        if not machine.compiles(plan, self.model.device, self.total, windows):
+            yield
+            return
+        self.report.say("compiling")
+        first = min(COMPILED_FROM, self.total or COMPILED_FROM)
+        with torch.random.fork_rng(devices=self._cuda()):
+            batches = [self._parts(step) for step in range(first)]
+            self.arithmetic.compile(batches, few=windows)
+        with as_compiled():
+            yield
 
     def _loop(self, stop: threading.Event, feed: Feed) -> None:
         state = self.state
@@ -180,25 +204,13 @@ class _Training:
         """One optimizer step over a global batch, in ``accumulate`` parts."""
         state, plan = self.state, self.plan
         nearly = self._progress() + (0.5 / self.total if self.total else 0.0)
-        optim.set_rate(self.optimizer, rate(plan, nearly))
-        optim.freeze(self.model, plan, state.step / self.data.train.batches)
+        self.rate = rate(plan, nearly)
+        if plan.unfreeze is not None:
+            optim.freeze(self.model, plan, state.step / self.data.train.batches)
         parts = feed.parts(state.step)
-        counts: dict[str, float] = {}
-        for part in parts:
-            for name, count in part.counts.items():
-                counts[name] = counts.get(name, 0.0) + count
-        torch.manual_seed(derive(plan.seed, "dropout", state.step))
-        for part in parts:
-            self._backward(part.to(self.model.device), counts)
-            state.tokens += part.tokens
-        if plan.clip:
-            norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), plan.clip)
-            self.healthy &= torch.isfinite(norm)
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
-        if self.average is not None and self.plan.ema is not None:
-            self.average.update(1 - self.plan.ema)
-        for name, count in counts.items():
+        self.arithmetic(parts, self.rate, derive(plan.seed, "dropout", state.step))
+        state.tokens += sum(part.tokens for part in parts)
+        for name, count in total_counts(parts).items():
             self.counts[name] = self.counts.get(name, 0.0) + count
         if self.model.device.type == "cpu":
             self._check_health()
@@ -211,37 +223,18 @@ class _Training:
         stride = -(-len(examples) // plan.accumulate)
         noise = generator(plan.seed, "noise", step)
         stack = self.model.backbone.stack
-        context = Context(stack, self.tokens, noise, step, progress, training=True)
-        return [
+        few = records(self.model, plan)
+        context = Context(stack, self.tokens, noise, step, progress, training=True, few_shapes=few)
+        parts = [
             self.objective.batch(examples[i : i + stride], context)
             for i in range(0, len(examples), stride)
         ]
-
-    def _backward(self, batch: Batch, counts: dict[str, float]) -> None:
-        try:
-            with autocast(self.model.device, self.precision):
-                terms = self.objective.loss(self.model, batch)
-            loss = torch.stack(
-                [term.total / max(counts[name], 1e-9) for name, term in terms.items()]
-            ).sum()
-            loss.backward()  # type: ignore[no-untyped-call]
-        except torch.OutOfMemoryError as error:
-            raise ResourceError(
-                f"the GPU's memory is too small for a batch of {self.plan.batch}",
-                fix="double train.accumulate: the arithmetic stays the same",
-            ) from error
-        self.healthy &= torch.isfinite(loss.detach())
-        for name, term in terms.items():
-            self._add(f"{name}/total", term.total)
-            if term.correct is not None:
-                self._add(f"{name}/correct", term.correct)
-
-    def _add(self, key: str, value: torch.Tensor) -> None:
-        value = value.detach().to(self.model.device, torch.float64)
-        self.sums[key] = self.sums[key] + value if key in self.sums else value
+        if self.model.device.type == "cuda":  # copies from pinned memory do not wait
+            parts = [part.map(torch.Tensor.pin_memory) for part in parts]
+        return parts
 
     def _check_health(self) -> None:
-        if bool(self.healthy):
+        if bool(self.arithmetic.healthy):
             return
         raise DataError(
             f"the loss became infinite or not a number by step {self.state.step + 1}",
@@ -251,9 +244,8 @@ class _Training:
 
     def _log(self) -> None:
         self._check_health()
-        sums = {key: float(value) for key, value in self.sums.items()}
-        counts = {name: max(count, 1e-9) for name, count in self.counts.items()}
-        self.sums, self.counts = {}, {}
+        sums, counts = self.arithmetic.take_sums(), self.counts
+        self.counts = {}
         line: dict[str, Any] = {"split": "train", **self._where()}
         losses = {name: sums[f"{name}/total"] / count for name, count in counts.items()}
         line["loss"] = sum(losses.values())
@@ -262,7 +254,7 @@ class _Training:
         for name, count in counts.items():
             if f"{name}/correct" in sums:
                 line["accuracy"] = sums[f"{name}/correct"] / count
-        line["lr"] = self.optimizer.param_groups[0]["lr"] / self.optimizer.param_groups[0]["scale"]
+        line["lr"] = self.rate
         self._write(line)
         self.last_loss = line["loss"]
 
@@ -275,7 +267,7 @@ class _Training:
             if self.data.judge is not None:
                 figures |= self.data.judge(self.model)
         if not math.isfinite(figures["loss"]):
-            self.healthy &= False
+            self.arithmetic.healthy &= False
             self._check_health()
         self._write({"split": "valid", **self._where(), **figures})
         self._remember(figures[self.select])
@@ -342,7 +334,7 @@ class _Training:
 
     def _save(self) -> None:
         self._check_health()
-        self.state.sums = {name: float(value) for name, value in self.sums.items()}
+        self.state.sums = {name: float(value) for name, value in self.arithmetic.sums.items()}
         self.state.counts = dict(self.counts)
         checkpoint.save(
             self.folder, self.model, self.optimizer, self.state, self.average, self.best
@@ -373,7 +365,11 @@ class _Training:
             stream.truncate(length)
 
     def _show(self) -> None:
-        speed = (self.state.tokens - self.began_at) / max(time.monotonic() - self.began, 1e-9)
+        now = time.monotonic()
+        if now - self.shown < SHOW_SECONDS:
+            return
+        self.shown = now
+        speed = (self.state.tokens - self.began_at) / max(now - self.began, 1e-9)
         memory = machine.peak_memory(self.model.device) / 2**30
         loss = f"loss {self.last_loss:.3f}  " if self.last_loss is not None else ""
         facts = f"step {self.state.step}  {loss}{size(speed)} tokens/s  {memory:.1f} GiB"

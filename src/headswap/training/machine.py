@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import resource
 import sys
-from collections.abc import Callable
 
 import torch
 
 from headswap.errors import ResourceError, UsageError
-from headswap.nn.model import Model
-from headswap.nn.visibility import Inputs, Visibility
 from headswap.training.plan import Plan
+
+COMPILED_MINUTES, COMPILED_STEPS = 4.0, 3_000
 
 
 def pick_device(name: str = "auto") -> torch.device:
@@ -49,18 +48,13 @@ def prepare(plan: Plan, device: torch.device, threads: int) -> None:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 
-def compile_backbone(model: Model, warn: Callable[[str], None]) -> None:
-    """Compile the backbone in place; a compiler that fails costs one line, not the run."""
-    backbone = model.backbone
-    backbone.compile(dynamic=True)
-    ids = torch.zeros((2, min(8, backbone.stack.length)), dtype=torch.long, device=model.device)
-    try:
-        with torch.no_grad():
-            backbone(Inputs(ids, Visibility("causal")))
-    except Exception as error:  # the compiler's failures have no common type
-        backbone._compiled_call_impl = None
-        reason = str(error).strip().split("\n")[0][:200]
-        warn(f"torch.compile failed ({reason}): training without it")
+def compiles(plan: Plan, device: torch.device, steps: int | None, windows: bool) -> bool:
+    """Whether the backbone is compiled. Unless the plan says so, it is where the minute that
+    it takes comes back: on a GPU, over many steps of one shape."""
+    if plan.compile is not None:
+        return plan.compile
+    long = plan.minutes >= COMPILED_MINUTES if plan.minutes else (steps or 0) >= COMPILED_STEPS
+    return device.type == "cuda" and windows and long
 
 
 def peak_memory(device: torch.device) -> int:

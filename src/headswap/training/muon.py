@@ -59,7 +59,7 @@ class Muon(torch.optim.Optimizer):
                 # The size that AdamW's steps have, so that one rate serves both (Liu et al. 2025).
                 scale = RMS * max(shape) ** 0.5
                 target.mul_(1 - group["lr"] * group["weight_decay"])
-                target.add_(change.to(target.dtype), alpha=-group["lr"] * scale)
+                target.sub_(change.to(target.dtype) * (group["lr"] * scale))
 
     def _adamw(self, group: dict[str, Any], parameters: list[Tensor]) -> None:
         for parameter in parameters:
@@ -80,6 +80,7 @@ class Muon(torch.optim.Optimizer):
             [],
             [state["step"] for state in states],
             fused=True,
+            capturable=parameters[0].is_cuda,
             amsgrad=False,
             beta1=group["betas"][0],
             beta2=group["betas"][1],

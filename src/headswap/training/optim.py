@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from headswap.nn.model import Model
@@ -43,19 +45,27 @@ def make_optimizer(model: Model, plan: Plan) -> torch.optim.Optimizer:
         parts = _matrices(name, parameter, model) if plan.optimizer == "muon" else 0
         key = (plan.layer_decay**depth, decay, parts)
         groups.setdefault(key, []).append(parameter)  # type: ignore[arg-type]
-    tables = [
+    tables: list[dict[str, Any]] = [
         {"params": parameters, "scale": scale, "weight_decay": decay, "parts": parts}
         for (scale, decay, parts), parameters in groups.items()
     ]
+    gpu = model.device.type == "cuda"
+    for table in tables if gpu else ():  # a rate that a recorded step can be given anew
+        table["lr"] = torch.full((), plan.lr, device=model.device)
     betas = (plan.betas[0], plan.betas[1])
     if plan.optimizer == "muon":
         return Muon(tables, plan.lr, betas, plan.epsilon, plan.weight_decay)
-    return torch.optim.AdamW(tables, lr=plan.lr, betas=betas, eps=plan.epsilon, fused=True)
+    return torch.optim.AdamW(
+        tables, lr=plan.lr, betas=betas, eps=plan.epsilon, fused=True, capturable=gpu
+    )
 
 
 def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
     for group in optimizer.param_groups:
-        group["lr"] = rate * group["scale"]
+        if isinstance(group["lr"], torch.Tensor):
+            group["lr"].fill_(rate * group["scale"])
+        else:
+            group["lr"] = rate * group["scale"]
 
 
 def _matrices(name: str, parameter: torch.Tensor, model: Model) -> int:

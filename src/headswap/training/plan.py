@@ -47,7 +47,7 @@ class Plan:
     save_minutes: float = 5.0
     log_every: int = 50
 
-    compile: bool = False
+    compile: bool | None = None
     tensorboard: bool = False
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     deterministic: bool = False

@@ -1,0 +1,244 @@
+"""One optimizer step: from a batch to new weights.
+
+On a GPU a small model's step takes longer to launch, kernel by kernel, than to compute. There
+the second step of a shape is recorded and every later one replayed as a whole: the same kernels
+in the same order, so the same numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headswap.errors import ResourceError
+from headswap.nn.model import Model
+from headswap.objectives import Batch, Objective
+from headswap.training import optim
+from headswap.training.evaluate import autocast
+from headswap.training.plan import Plan
+
+MOST_RECORDINGS = 512
+COMPILED_SHAPES = 4
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A step that can be played again once new values are put into its tensors."""
+
+    graph: torch.cuda.CUDAGraph
+    tensors: list[Tensor]
+    counts: dict[str, Tensor]
+
+
+class Step:
+    """``sums`` are what the steps since the last look added up, by term; ``healthy`` turns
+    false when a loss or a gradient is not finite. Both stay on the device until asked for."""
+
+    def __init__(
+        self,
+        model: Model,
+        objective: Objective,
+        optimizer: torch.optim.Optimizer,
+        plan: Plan,
+        precision: torch.dtype,
+        warn: Callable[[str], None],
+    ) -> None:
+        self.model, self.objective, self.optimizer = model, objective, optimizer
+        self.plan, self.precision, self.warn = plan, precision, warn
+        self.average: optim.Average | None = None
+        self.sums: dict[str, Tensor] = {}
+        self.healthy = torch.ones((), dtype=torch.bool, device=model.device)
+        self.records = records(model, plan)
+        self._known: dict[Any, Recording | None] = {}
+        self._pool: Any = None
+
+    def __call__(self, parts: Sequence[Batch], rate: float, seed: int) -> None:
+        """Learn from a global batch in its parts."""
+        optim.set_rate(self.optimizer, rate)
+        torch.manual_seed(seed)
+        counts = total_counts(parts)
+        if not self.records:
+            self._learn([part.to(self.model.device) for part in parts], counts)
+            return
+        shapes = _shapes(parts)
+        full = len(self._known) >= MOST_RECORDINGS
+        if shapes not in self._known:  # the first of its shape also warms the libraries up
+            if not full:
+                self._known[shapes] = None
+            moved = [part.to(self.model.device) for part in parts]
+            self._learn(moved, {name: self._number(count) for name, count in counts.items()})
+            return
+        recording = self._known[shapes]
+        if recording is None:
+            recording = self._known[shapes] = self._record(parts, counts)
+        if recording is None:
+            self(parts, rate, seed)
+            return
+        values = _tensors(parts)
+        for tensor, value in zip(recording.tensors, values, strict=True):
+            tensor.copy_(value, non_blocking=True)
+        for name, count in counts.items():
+            recording.counts[name].fill_(count)
+        recording.graph.replay()
+
+    def compile(self, examples: Sequence[Sequence[Batch]], few: bool) -> None:
+        """Compile the backbone, where shapes are ``few`` for each of them, else for all at
+        once. A compiler that fails costs one line, not the run."""
+        backbone = self.model.backbone
+        backbone.compile(dynamic=not few)
+        seen: set[Any] = set()
+        self.model.train()
+        try:
+            for parts in examples:
+                shapes = _shapes(parts[:1])
+                if shapes in seen or len(seen) == COMPILED_SHAPES:
+                    continue
+                seen.add(shapes)
+                moved = parts[0].to(self.model.device)
+                counts: dict[str, Any] = dict(moved.counts)
+                if self.records:
+                    counts = {name: self._number(count) for name, count in counts.items()}
+                self._loss(moved, counts)[0].backward()  # type: ignore[no-untyped-call]
+        except Exception as error:  # the compiler's failures have no common type
+            backbone._compiled_call_impl = None
+            reason = str(error).strip().split("\n")[0][:200]
+            self.warn(f"torch.compile failed ({reason}): training without it")
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def take_sums(self) -> dict[str, float]:
+        """The sums so far; they begin anew."""
+        values = {name: float(total) for name, total in self.sums.items()}
+        for total in self.sums.values():
+            total.zero_()
+        return values
+
+    def _record(self, parts: Sequence[Batch], counts: dict[str, float]) -> Recording | None:
+        """The step, recorded and not yet made; None where that fails, and from then on every
+        step is launched kernel by kernel."""
+        tensors: list[Tensor] = []
+
+        def hold(tensor: Tensor) -> Tensor:
+            tensors.append(torch.empty_like(tensor, device=self.model.device))
+            return tensors[-1].copy_(tensor)
+
+        held = [part.map(hold) for part in parts]
+        numbers = {name: self._number(count) for name, count in counts.items()}
+        if self._pool is None:
+            torch.cuda.empty_cache()
+            self._pool = torch.cuda.graph_pool_handle()
+        graph = torch.cuda.CUDAGraph()
+        # Only this thread is recorded: another one prepares the next batch meanwhile.
+        try:
+            with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+                self._learn(held, numbers)
+        except RuntimeError as error:
+            self.records = False
+            self.optimizer.zero_grad(set_to_none=True)
+            reason = str(error).strip().split("\n")[0][:200]
+            self.warn(f"a step could not be recorded ({reason}): training without replays")
+            return None
+        return Recording(graph, tensors, numbers)
+
+    def _learn(self, parts: Sequence[Batch], counts: dict[str, Any]) -> None:
+        plan = self.plan
+        for part in parts:
+            self._backward(part, counts)
+        if plan.clip:
+            norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), plan.clip)
+            self.healthy &= torch.isfinite(norm)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        if self.average is not None and plan.ema is not None:
+            self.average.update(1 - plan.ema)
+
+    def _backward(self, batch: Batch, counts: dict[str, Any]) -> None:
+        try:
+            loss, sums = self._loss(batch, counts)
+            loss.backward()  # type: ignore[no-untyped-call]
+        except torch.OutOfMemoryError as error:
+            raise ResourceError(
+                f"the GPU's memory is too small for a batch of {self.plan.batch}",
+                fix="double train.accumulate: the arithmetic stays the same",
+            ) from error
+        self.healthy &= torch.isfinite(loss.detach())
+        for key, value in sums.items():
+            value = value.detach().to(self.model.device, torch.float64)
+            if key in self.sums:
+                self.sums[key] += value
+            else:
+                self.sums[key] = value.clone()
+
+    def _loss(self, batch: Batch, counts: dict[str, Any]) -> tuple[Tensor, dict[str, Tensor]]:
+        with autocast(self.model.device, self.precision):
+            terms = self.objective.loss(self.model, batch)
+        loss = torch.stack([term.total / counts[name] for name, term in terms.items()]).sum()
+        sums = {f"{name}/total": term.total for name, term in terms.items()}
+        for name, term in terms.items():
+            if term.correct is not None:
+                sums[f"{name}/correct"] = term.correct
+        return loss, sums
+
+    def _number(self, value: float) -> Tensor:
+        return torch.full((), value, device=self.model.device)
+
+
+def records(model: Model, plan: Plan) -> bool:
+    """Whether steps are recorded: what learns must not change on the way, and the other mixers
+    look at a batch's lengths on the host."""
+    stack = model.backbone.stack
+    return model.device.type == "cuda" and plan.unfreeze is None and stack.mixer == "attention"
+
+
+def total_counts(parts: Sequence[Batch]) -> dict[str, float]:
+    """What each term is divided by, over all parts."""
+    counts: dict[str, float] = {}
+    for part in parts:
+        for name, count in part.counts.items():
+            counts[name] = counts.get(name, 0.0) + count
+    return {name: max(count, 1e-9) for name, count in counts.items()}
+
+
+def as_compiled() -> Any:
+    """Inside, what was compiled is used where it fits, and nothing is compiled anew."""
+    stance = getattr(torch.compiler, "set_stance", None)
+    return nullcontext() if stance is None else stance("eager_on_recompile")
+
+
+def _tensors(parts: Sequence[Batch]) -> list[Tensor]:
+    found: list[Tensor] = []
+
+    def take(tensor: Tensor) -> Tensor:
+        found.append(tensor)
+        return tensor
+
+    for part in parts:
+        part.map(take)
+    return found
+
+
+def _shapes(parts: Sequence[Batch]) -> Any:
+    """All that decides which kernels run: shapes, who sees whom, which terms there are."""
+
+    def inputs(some: Any) -> Any:
+        seen = some.visibility
+        return (
+            tuple(some.ids_BT.shape),
+            seen.rule,
+            seen.documents_BS is None,
+            some.positions_BT is None,
+            None if some.source is None else inputs(some.source),
+        )
+
+    def targets(some: Any) -> Any:
+        every = (some.answers_N, some.rows_N, some.lengths_B, some.owners_B)
+        return tuple(None if tensor is None else tuple(tensor.shape) for tensor in every)
+
+    return tuple(
+        (inputs(part.inputs), tuple((name, targets(t)) for name, t in part.targets.items()))
+        for part in parts
+    )

@@ -1,0 +1,97 @@
+"""The step that recorded steps must equal. Recording itself needs a GPU; what decides it is
+tested here."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from conftest import STACKS
+from headswap.nn.model import new_model
+from headswap.objectives import Context
+from headswap.objectives.causal import Causal
+from headswap.text.loader import Window
+from headswap.training import optim, step
+from headswap.training.plan import Plan
+from headswap.training.step import Step, as_compiled
+
+STACK = STACKS["modern"]
+
+
+def parts_of(tokens, number, rows=4, few=False):
+    ids = np.random.default_rng(number).integers(4, tokens.size, (rows, STACK.length + 1))
+    ids[:, 7] = tokens.bos
+    context = Context(STACK, tokens, np.random.default_rng(0), training=True, few_shapes=few)
+    return [Causal().batch([Window(row) for row in ids], context)]
+
+
+def stepper(tokens, lines):
+    model = new_model(STACK, tokens.size, Causal().heads(STACK, tokens.size), seed=0).train()
+    plan = Plan(steps=1, lr=1e-3)
+    optimizer = optim.make_optimizer(model, plan)
+    return Step(model, Causal(), optimizer, plan, torch.float32, lines.append)
+
+
+def test_shapes_are_equal_exactly_when_a_recording_fits(tokens):
+    def shapes(*arguments, **more):
+        return step._shapes(parts_of(tokens, *arguments, **more))
+
+    assert shapes(0) == shapes(1)
+    assert shapes(0) != shapes(0, rows=3)
+    lonely = parts_of(tokens, 0)
+    free = [Causal().batch([Window(np.arange(4, 12))], Context(STACK, tokens, None))]
+    assert step._shapes(lonely) != step._shapes(free)
+
+
+def test_tensors_come_in_the_order_in_which_they_are_held(tokens):
+    parts = parts_of(tokens, 0)
+    held = []
+    [part.map(lambda tensor: held.append(tensor.clone()) or tensor) for part in parts]
+    for one, other in zip(held, step._tensors(parts_of(tokens, 0)), strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the compiler's own imports
+def test_compiled_steps_are_the_steps(tokens):
+    lines = []
+    plain, compiled = stepper(tokens, lines), stepper(tokens, lines)
+    compiled.compile([parts_of(tokens, 0)], few=True)
+    with as_compiled():
+        for number, rows in enumerate((4, 4, 2)):  # the last of a shape that was not compiled
+            for one in (plain, compiled):
+                one(parts_of(tokens, number, rows), 1e-3, seed=number)
+    assert lines == []
+    assert compiled.take_sums() == pytest.approx(plain.take_sums(), rel=1e-5)
+    assert set(plain.take_sums().values()) == {0.0}
+    for one, other in zip(plain.model.parameters(), compiled.model.parameters(), strict=True):
+        assert torch.allclose(one, other, atol=2e-4)
+
+
+def test_terms_are_divided_by_what_all_parts_have_in_common(tokens):
+    whole = parts_of(tokens, 0, rows=4)[0]
+    assert step.total_counts([whole, whole])["causal"] == 2 * whole.counts["causal"]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_replayed_steps_are_the_steps(tokens):
+    """Run on a machine with a GPU; the suite hides it from every other test."""
+    found = []
+    for recorded in (False, True):
+        one = stepper(tokens, [])
+        one.model.to("cuda")
+        one = Step(
+            one.model,
+            Causal(),
+            optim.make_optimizer(one.model, one.plan),
+            one.plan,
+            torch.bfloat16,
+            print,
+        )
+        one.records = recorded
+        for number in range(8):
+            one(parts_of(tokens, number, few=True), 1e-3, seed=number)
+        found.append((one.take_sums(), [p.detach().cpu() for p in one.model.parameters()]))
+    assert found[0][0] == found[1][0]
+    for first, second in zip(found[0][1], found[1][1], strict=True):
+        assert torch.equal(first, second)
