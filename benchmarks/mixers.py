@@ -20,7 +20,7 @@ from common import headswap
 
 WIDTH = 128
 FEEDFORWARD = {"attention": 512, "lstm": 341, "bilstm": 427, "convolution": 469}
-RATES = (3e-4, 1e-3, 3e-3)
+RATES = (3e-4, 1e-3)
 SHAPE = ("model.layers=4", "model.length=256", "model.dropout=0.1", "tokenizer.vocabulary=8000")
 
 
@@ -28,7 +28,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--out", type=Path, required=True, help="the result file")
     parser.add_argument("--runs", type=Path, default=Path("runs/mixers"))
-    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--epochs", type=int, default=8)
     options = parser.parse_args()
