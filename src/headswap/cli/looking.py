@@ -18,6 +18,7 @@ from headswap.cli.options import (
     reporter,
 )
 from headswap.errors import DataError, UsageError
+from headswap.types import Table
 
 
 def check(
@@ -118,18 +119,31 @@ def inspect(
     classes: int | None = None,
     swap: int | None = None,
     html: Path | None = None,
+    text: str | None = None,
+    target: str | None = None,
+    label: str | None = None,
+    word: str | None = None,
+    sentence: list[str] = [],  # noqa: B006
+    heads: Files = [],  # noqa: B006
+    pictures: Path | None = None,
     complexity: Annotated[bool, Parameter(negative="")] = False,
     width: int = 256,
     device: Device = "auto",
     as_json: Json = False,
 ) -> None:
-    """The ledger of a run or a recipe: every parameter with its formula, FLOPs and bytes.
+    """The ledger of a run or a recipe: every parameter with its formula, FLOPs and bytes. With
+    --text, a look inside a run instead: its attention, its masks, what mattered, what could
+    stand there.
 
     Examples:
 
         headswap inspect course
 
         headswap inspect course --swap 2
+
+        headswap inspect runs/best --text "a film to remember" --html look.html
+
+        headswap inspect runs/en-de --text "A man sleeps." --heads val.en val.de --html look.html
 
         headswap inspect --complexity --html complexity.html
 
@@ -145,6 +159,21 @@ def inspect(
         Show a recipe's language model beside its classifier of so many classes.
     html
         Also write a page.
+    text
+        Look inside a run while it reads this.
+    target
+        With a translator: the translation to look at instead of its own.
+    label
+        With a classifier: the label whose words are weighed; the predicted one by default.
+    word
+        Compare the vectors of this word in the sentences given with --sentence.
+    sentence
+        A sentence that holds the word. Give two or more.
+    heads
+        Data to score with each attention head switched off in turn: labelled texts, pairs or
+        plain text, as the run was trained on.
+    pictures
+        A folder for every picture as SVG.
     complexity
         Measure attention, recurrent and convolutional layers over sequence lengths instead:
         time and memory beside their formulas.
@@ -161,6 +190,12 @@ def inspect(
         return
     if what is None:
         raise UsageError("which run or recipe?", fix="name one, as in: headswap inspect course")
+    if text is not None:
+        looked = _look(what, text, target, label, word, sentence, heads, device)
+        _show(looked, html, pictures, as_json)
+        return
+    if target or label or word or sentence or heads or pictures:
+        raise UsageError("a look inside needs a text", fix='give --text "…"')
     if swap is not None:
         before, after = inspection.swapped(what, swap)
         if as_json:
@@ -176,6 +211,44 @@ def inspect(
     else:
         for table in inspection.tables(facts):
             Console().print(table)
+
+
+def _look(
+    what: str,
+    text: str,
+    target: str | None,
+    label: str | None,
+    word: str | None,
+    sentences: list[str],
+    heads: list[Path],
+    device: str,
+) -> Table:
+    from headswap import use
+    from headswap.looking.attention import heads_worth
+    from headswap.looking.picture import picture
+    from headswap.run import Run
+
+    trained = use.load(Run.open(Path(what)), device)
+    if not isinstance(trained, use.Trained):
+        raise UsageError("a linear model has no attention to show", where=what)
+    worth = heads_worth(trained, heads, reporter()) if heads else None
+    return picture(
+        trained, text, target=target, label=label, word=word, sentences=sentences, heads=worth
+    )
+
+
+def _show(found: Table, html: Path | None, folder: Path | None, as_json: bool) -> None:
+    from headswap import storage
+    from headswap.looking.picture import lines
+    from headswap.report import look
+
+    if html is not None:
+        storage.write(html, look.page(found))
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, drawn in look.pictures(found):
+            storage.write(folder / f"{name}.svg", drawn)
+    print(json.dumps(found) if as_json else "\n".join(lines(found)))
 
 
 def _complexity(width: int, html: Path | None, device: str, as_json: bool) -> None:

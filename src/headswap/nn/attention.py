@@ -110,6 +110,25 @@ class Attention(nn.Module):
         result: Tensor = self.out(mixed_BHTK.transpose(1, 2).flatten(2))
         return result
 
+    def weights(
+        self,
+        x_BTD: Tensor,
+        mask: KernelMask,
+        rotation: Rotation | None = None,
+        cache: Cache | None = None,
+        places: Tensor | int | None = None,
+    ) -> Tensor:
+        """How much each position looks at each other, by head: what ``forward``, given the
+        same, mixes the values with."""
+        q_BHTK, k_BHTK, _ = self.project(x_BTD, rotation)
+        scores = q_BHTK @ k_BHTK.transpose(-1, -2) / math.sqrt(q_BHTK.shape[-1])
+        if mask.mask_B1TS is not None:
+            scores = scores.masked_fill(~mask.mask_B1TS, float("-inf"))
+        elif mask.causal:
+            future = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
+            scores = scores.masked_fill(future, float("-inf"))
+        return scores.softmax(-1)
+
     def project(self, x_BTD: Tensor, rotation: Rotation | None) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values, with their positions rotated in."""
         q, k, v = (

@@ -143,6 +143,48 @@ def reliability(rows: Sequence[Table], names: Series) -> str:
     return draw(rows, layers)
 
 
+def heat(rows: Sequence[Table], size: int) -> str:
+    """A matrix: ``rows`` have x, y ("003 name": the number orders, the name is shown), value
+    from 0 to 1 and hint."""
+    names = {"title": None, "labelExpr": "slice(datum.label, 4)", "grid": False}
+    layers: list[Table] = [
+        {
+            "mark": {"type": "rect", "stroke": FAINT, "strokeWidth": 0.5},
+            "encoding": {
+                "x": {
+                    "field": "x",
+                    "type": "ordinal",
+                    "axis": {**names, "orient": "top", "labelAngle": -90},
+                },
+                "y": {"field": "y", "type": "ordinal", "axis": names},
+                "fill": {"value": COLOURS[0]},
+                "fillOpacity": {"field": "value", "type": "quantitative", "scale": None},
+                "description": {"field": "hint"},
+            },
+        }
+    ]
+    return draw(rows, layers, {"step": size}, {"step": size})
+
+
+def bars(rows: Sequence[Table], title: str) -> str:
+    """A bar a row; ``rows`` have x ("003 name"), y and hint; those below zero in a second
+    colour."""
+    names = {"title": None, "labelExpr": "slice(datum.label, 4)", "labelAngle": -60}
+    colour = {"condition": {"test": "datum.y < 0", "value": COLOURS[1]}, "value": COLOURS[0]}
+    layers: list[Table] = [
+        {
+            "mark": {"type": "bar"},
+            "encoding": {
+                "x": {"field": "x", "type": "ordinal", "axis": names},
+                "y": {"field": "y", "type": "quantitative", "axis": {"title": title}},
+                "color": colour,
+                "description": {"field": "hint"},
+            },
+        }
+    ]
+    return draw(rows, layers, HEIGHT, {"step": 24})
+
+
 def _points(encoding: Table, names: Series) -> Table:
     return {
         "mark": {"type": "point", "filled": True, "size": 55, "opacity": 1},
@@ -171,13 +213,15 @@ def _picked(values: Sequence[str], names: Series) -> list[str]:
     return [values[number % len(values)] for number in names.values()]
 
 
-def draw(rows: Sequence[Table], layers: Sequence[Table], height: Any = HEIGHT) -> str:
+def draw(
+    rows: Sequence[Table], layers: Sequence[Table], height: Any = HEIGHT, width: Any = WIDTH
+) -> str:
     """One chart as an SVG element."""
     spec = {
         "$schema": "https://vega.github.io/schema/vega-lite/v5.json",
         "background": None,
         "padding": {"left": 16, "right": 8, "top": 4, "bottom": 4},
-        "width": WIDTH,
+        "width": width,
         "height": height,
         "data": {"values": list(rows)},
         "layer": list(layers),

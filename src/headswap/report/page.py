@@ -36,25 +36,32 @@ def render(found: Table) -> str:
     )
 
 
-def fill(template: str, found: Table, drawn: Mapping[str, str], **more: Any) -> str:
-    """A template with findings and charts, under the one stylesheet and script."""
+def fill(
+    template: str,
+    found: Table,
+    drawn: Mapping[str, str],
+    *,
+    script: str = "report.js",
+    **more: Any,
+) -> str:
+    """A template with findings and charts, under the one stylesheet and one script."""
     try:
         import jinja2
     except ImportError as error:
         raise ResourceError("the report needs jinja2", fix="pip install jinja2") from error
-    style, script = _file("report.css") + _theme(), _file("report.js")
+    style, code = _file("report.css") + _theme(), _file(script)
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
     environment.filters |= {"number": _number, "accuracy": _accuracy, "span": _span}
     return environment.from_string(_file(template)).render(
         found=found,
         charts={name: Markup(chart) for name, chart in drawn.items()},
         style=Markup(style),
-        script=Markup(script),
+        script=Markup(code),
         policy=(
-            f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
+            f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(code)}'; "
             "base-uri 'none'; form-action 'none'"
         ),
-        **more,
+        **{name: Markup(value) if name == "data" else value for name, value in more.items()},
     )
 
 
