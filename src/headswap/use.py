@@ -40,6 +40,7 @@ from headswap.types import Ids, Table
 TEXTS_AT_ONCE = 2_048
 PAIRS_AT_ONCE = 2_000
 BATCH = 64
+UNFINISHED = "\N{REPLACEMENT CHARACTER}"
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,17 @@ class TokenVectors:
 
     pieces: list[str]
     vectors: np.ndarray
+
+
+@dataclass(frozen=True)
+class NextToken:
+    """What a token added to a text, its chance, and what else could have stood there;
+    ``ended`` for the token that ends a text."""
+
+    text: str
+    chance: float
+    alternatives: list[scoring.Candidate]
+    ended: bool
 
 
 class Trained:
@@ -98,14 +110,53 @@ class Trained:
             raise UsageError(f"cannot generate {length} tokens", fix="ask for 1 or more")
         started = [prompt_ids(ids, self.tokens.bos) for ids in self.tokens.encode(prompts)]
         stepper = Stepper(self.model, started, length, HEAD)
-        never = [self.tokens.bos, self.tokens.pad, self.tokens.special(tokenizer.MASK)]
-        never.append(self.tokens.special(tokenizer.SEP))
-        forbidden = tuple(token for token in never if token is not None)
-        added = extend(stepper, len(started), length, self.tokens.eos, sampling, forbidden)
+        end, never = self.tokens.eos, self._never()
+        added = extend(stepper, len(started), length, end, sampling, never)
         return [
             self.tokens.decode([*map(int, prompt[1:]), *new.ids])
             for prompt, new in zip(started, added, strict=True)
         ]
+
+    def stream(
+        self, prompt: str, length: int = 50, sampling: Sampling = Sampling(), most: int = 5
+    ) -> Iterator[NextToken]:
+        """A continuation token by token, each with the likeliest ones in its place."""
+        self._view(Causal, "generate", "causal or hybrid")
+        (ids,) = self.tokens.encode([prompt])
+        started = prompt_ids(ids, self.tokens.bos)
+        stepper = Stepper(self.model, [started], length, HEAD)
+        forbidden = torch.tensor(self._never(), device=self.model.device)
+        said = [int(token) for token in started[1:]]
+        before = self.tokens.decode(said)
+        for step in range(length):
+            logits_BV = stepper.logits_BV
+            logits_BV.index_fill_(1, forbidden, float("-inf"))
+            chances = logits_BV[0].float().softmax(-1)
+            values, places = (part.tolist() for part in chances.topk(most))
+            others = [self.tokens.decode([*said, place])[len(before) :] for place in places]
+            chosen_B = sampling.choose(logits_BV, [0], step)
+            token = int(chosen_B[0])
+            ended = token == self.tokens.eos
+            said = said if ended else [*said, token]
+            text = self.tokens.decode(said)
+            if text.endswith(UNFINISHED) and not ended and step + 1 < length:
+                text = before  # a letter of several bytes is shown when it is whole
+            alternatives = [
+                scoring.Candidate(other, value)
+                for other, value, place in zip(others, values, places, strict=True)
+                if place != self.tokens.eos
+            ]
+            yield NextToken(text[len(before) :], float(chances[token]), alternatives, ended)
+            if ended:
+                return
+            before = text
+            stepper.step(chosen_B)
+
+    def _never(self) -> tuple[int, ...]:
+        """What is never generated: marks that no text holds."""
+        special = self.tokens.special
+        every = (self.tokens.bos, self.tokens.pad, special(tokenizer.MASK), special(tokenizer.SEP))
+        return tuple(token for token in every if token is not None)
 
     def fill(self, text: str, most: int = 5) -> list[list[scoring.Candidate]]:
         """For each ``<mask>`` of a text, the likeliest tokens."""

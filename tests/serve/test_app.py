@@ -85,9 +85,9 @@ def test_answers_are_the_librarys(models):
 def test_what_is_there(models):
     rows = ask(models, "/v1/models").json()["models"]
     assert {row["name"]: row["can"] for row in rows} == {
-        "reviews": ["classify", "embed"],
-        "base": ["generate", "fill", "embed"],
-        "en-fr": ["translate", "embed"],
+        "reviews": ["classify", "embed", "attention"],
+        "base": ["generate", "fill", "embed", "attention"],
+        "en-fr": ["translate", "embed", "attention"],
     }
     assert ask(models, "/healthz").json()["status"] == "ok"
     assert "headswap_waiting 0" in ask(models, "/metrics").text

@@ -3,28 +3,35 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
 import json
-import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import (
+    HTMLResponse,
+    JSONResponse,
+    PlainTextResponse,
+    Response,
+    StreamingResponse,
+)
 from starlette.routing import Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from headswap.decoding.beam import Beam
 from headswap.decoding.strategies import Sampling
 from headswap.decoding.translation import Search
-from headswap.errors import HeadswapError
-from headswap.objectives import Classify, Translate
+from headswap.experiment.explain import words
+from headswap.looking.attention import attention
+from headswap.looking.reading import read
+from headswap.serve import page as pages
 from headswap.serve.batching import Batcher, QueueFull
 from headswap.serve.description import openapi
+from headswap.serve.gate import HANDLERS, Guard, Refused, Watch, flag, number, read_json
 from headswap.types import Table
 from headswap.use import Loaded, Trained
 from headswap.version import __version__
@@ -43,14 +50,6 @@ class Limits:
     batch: int = 32
 
 
-class Refused(Exception):
-    """An answer of the 4xx kind: what is wrong and what to send instead."""
-
-    def __init__(self, status: int, what: str, fix: str = "") -> None:
-        super().__init__(what)
-        self.status, self.what, self.fix = status, what, fix
-
-
 class Server:
     """Models by name, one queue for all of them."""
 
@@ -59,6 +58,12 @@ class Server:
         self.queue = Batcher(limits.batch, limits.queue)
         self.answered: dict[tuple[str, int], int] = {}
         self.seconds = 0.0
+
+    def count(self, path: str, status: int) -> None:
+        self.answered[path, status] = self.answered.get((path, status), 0) + 1
+
+    def spend(self, seconds: float) -> None:
+        self.seconds += seconds
 
     def model(self, request: Request) -> tuple[str, Loaded]:
         name = request.path_params["model"]
@@ -71,19 +76,50 @@ class Server:
         name, model = self.model(request)
         if "classify" not in abilities(model):
             raise _unable(name, model)
-        texts = self._texts(await _json(request), "texts")
+        body = await read_json(request)
+        texts = self._texts(body, "texts")
 
         def work(items: Sequence[str]) -> list[Table]:
             found = model.predict(list(items))
             return [{"label": one.label, "probabilities": one.probabilities} for one in found]
 
-        return JSONResponse({"predictions": await self._each((name, "classify"), work, texts)})
+        said = await self._each((name, "classify"), work, texts)
+        if flag(body, "words"):
+            for text, one in zip(texts, said, strict=True):
+                one["words"] = await self._alone(partial(words, model, text))
+        return JSONResponse({"predictions": said})
+
+    async def attention(self, request: Request) -> Response:
+        name, model = self.model(request)
+        if "attention" not in abilities(model):
+            raise _unable(name, model)
+        assert isinstance(model, Trained)
+        body = await read_json(request)
+        (text,) = self._texts({"texts": [body.get("text")]}, "texts")
+        target = body.get("target")
+        if target is not None and not isinstance(target, str):
+            raise Refused(422, f"target is {target!r}", "send a text or leave it out")
+
+        def work() -> list[Table]:
+            seen = attention(model, read(model, text, target))
+            return [
+                {
+                    "name": one.name,
+                    "causal": one.causal,
+                    "queries": one.queries,
+                    "keys": one.keys,
+                    "layers": [layer.round(4).tolist() for layer in one.layers],
+                }
+                for one in seen
+            ]
+
+        return JSONResponse({"attention": await self._alone(work)})
 
     async def embed(self, request: Request) -> Response:
         name, model = self.model(request)
         if not isinstance(model, Trained):
             raise _unable(name, model)
-        texts = self._texts(await _json(request), "texts")
+        texts = self._texts(await read_json(request), "texts")
 
         def work(items: Sequence[str]) -> list[list[float]]:
             return [row.tolist() for row in model.embed(list(items))]
@@ -95,10 +131,10 @@ class Server:
         if "translate" not in abilities(model):
             raise _unable(name, model)
         assert isinstance(model, Trained)
-        body = await _json(request)
+        body = await read_json(request)
         texts = self._texts(body, "texts")
-        beam = _number(body, "beam", 4, 1, 16)
-        aligned = _flag(body, "align")
+        beam = number(body, "beam", 4, 1, 16)
+        aligned = flag(body, "align")
 
         def work(items: Sequence[str]) -> list[Table]:
             how = Search(Beam(int(beam)))
@@ -113,9 +149,9 @@ class Server:
         if "fill" not in abilities(model):
             raise _unable(name, model)
         assert isinstance(model, Trained)
-        body = await _json(request)
+        body = await read_json(request)
         (text,) = self._texts({"texts": [body.get("text")]}, "texts")
-        most = int(_number(body, "most", 5, 1, 50))
+        most = int(number(body, "most", 5, 1, 50))
 
         def work() -> list[list[Table]]:
             found = model.fill(text, most)
@@ -130,13 +166,16 @@ class Server:
         if "generate" not in abilities(model):
             raise _unable(name, model)
         assert isinstance(model, Trained)
-        body = await _json(request)
+        body = await read_json(request)
         (prompt,) = self._texts({"texts": [body.get("prompt")]}, "texts", empty=True)
-        length = int(_number(body, "length", 50, 1, self.limits.tokens))
+        length = int(number(body, "length", 50, 1, self.limits.tokens))
         sampling = Sampling(
-            temperature=_number(body, "temperature", 0.0, 0.0, 10.0),
-            seed=int(_number(body, "seed", 0, 0, 2**31)),
+            temperature=number(body, "temperature", 0.0, 0.0, 10.0),
+            seed=int(number(body, "seed", 0, 0, 2**31)),
         )
+
+        if flag(body, "stream"):
+            return await self._streamed(model, prompt, length, sampling)
 
         def work(items: Sequence[str]) -> list[str]:
             return model.generate(list(items), length, sampling)
@@ -147,6 +186,32 @@ class Server:
         else:
             (text,) = await self._each(key, work, [prompt])
         return JSONResponse({"text": text})
+
+    async def _streamed(
+        self, model: Trained, prompt: str, length: int, sampling: Sampling
+    ) -> Response:
+        """A JSON line for each token as it is chosen; other requests have their turn between
+        two tokens."""
+        tokens = model.stream(prompt, length, sampling)
+        first = await self._alone(lambda: next(tokens))
+
+        async def told() -> AsyncIterator[str]:
+            token = first
+            while token is not None:
+                others = [[one.token, one.probability] for one in token.alternatives]
+                row: Table = {"text": token.text, "probability": token.chance}
+                yield json.dumps(row | {"alternatives": others, "ended": token.ended}) + "\n"
+                try:
+                    token = await self._alone(lambda: next(tokens, None))
+                except (QueueFull, TimeoutError):
+                    yield json.dumps({"error": {"what": "too much is waiting"}}) + "\n"
+                    return
+
+        return StreamingResponse(told(), media_type="application/x-ndjson")
+
+    async def page(self, request: Request) -> Response:
+        made, policy = pages.page()
+        return HTMLResponse(made, headers={"Content-Security-Policy": policy})
 
     async def listed(self, request: Request) -> Response:
         rows = [{"name": n, "can": abilities(m), **_facts(m)} for n, m in self.models.items()]
@@ -206,18 +271,18 @@ def abilities(model: Loaded) -> list[str]:
     if not isinstance(model, Trained):
         return ["classify"]
     objective = model.settings.objective
-    if isinstance(objective, Classify):
-        return ["classify", "embed"]
-    if isinstance(objective, Translate):
-        return ["translate", "embed"]
-    views = {"causal": "generate", "masked": "fill"}
-    return [*(views[one.name] for one in objective.views() if one.name in views), "embed"]
+    views = {"causal": "generate", "masked": "fill", "classify": "classify"}
+    views["translate"] = "translate"
+    can = [views[one.name] for one in objective.views() if one.name in views]
+    looks = ["attention"] if model.settings.model.mixer == "attention" else []
+    return [*can, "embed", *looks]
 
 
 def build(server: Server, token: str | None = None) -> Starlette:
     """The application; with a ``token`` every request but a health check must bear it."""
-    posts = ("classify", "embed", "translate", "fill", "generate")
+    posts = ("classify", "embed", "translate", "fill", "generate", "attention")
     routes = [
+        Route("/", server.page),
         Route("/healthz", server.healthy),
         Route("/metrics", server.metrics),
         Route("/openapi.json", server.described),
@@ -237,113 +302,11 @@ def build(server: Server, token: str | None = None) -> Starlette:
         routes=routes,
         lifespan=lifespan,
         middleware=[
-            Middleware(_Watch, server=server),
-            Middleware(_Guard, token=token, body=server.limits.body),
+            Middleware(Watch, answered=server.count, spent=server.spend),
+            Middleware(Guard, token=token, body=server.limits.body),
         ],
-        exception_handlers={
-            Refused: _refuse,
-            HeadswapError: _refuse_ours,
-            QueueFull: _busy,
-            TimeoutError: _late,
-        },
+        exception_handlers=HANDLERS,
     )
-
-
-class _Watch:
-    """Counts answers and seconds; no text of a user is ever kept."""
-
-    def __init__(self, app: ASGIApp, server: Server) -> None:
-        self.app, self.server = app, server
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-        began, path = time.monotonic(), scope["path"].rsplit("/", 1)[-1]
-        known = path if path in _PATHS else "other"
-
-        async def watched(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                key = (known, int(message["status"]))
-                self.server.answered[key] = self.server.answered.get(key, 0) + 1
-            await send(message)
-
-        try:
-            await self.app(scope, receive, watched)
-        finally:
-            self.server.seconds += time.monotonic() - began
-
-
-_PATHS = {
-    "healthz", "metrics", "openapi.json", "models",
-    "classify", "embed", "translate", "fill", "generate",
-}  # fmt: skip
-
-
-class _Guard:
-    """Refuses strangers, and bodies that are too long before they are read."""
-
-    def __init__(self, app: ASGIApp, token: str | None, body: int) -> None:
-        self.app, self.token, self.body = app, token, body
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-        headers = {name.lower(): value for name, value in scope["headers"]}
-        if self.token is not None and scope["path"] != "/healthz":
-            given = headers.get(b"authorization", b"").decode("latin-1").removeprefix("Bearer ")
-            if not hmac.compare_digest(given.encode(), self.token.encode()):
-                answer = _error(401, "no valid token", "send Authorization: Bearer TOKEN")
-                answer.headers["WWW-Authenticate"] = "Bearer"
-                await answer(scope, receive, send)
-                return
-        declared = headers.get(b"content-length", b"0")
-        if not declared.isdigit() or int(declared) > self.body:
-            await self._too_long(scope, receive, send)
-            return
-        read = 0
-
-        async def counted() -> Message:
-            nonlocal read
-            message = await receive()
-            read += len(message.get("body", b""))
-            if read > self.body:
-                raise Refused(413, "the body is too long", f"send at most {self.body:,} bytes")
-            return message
-
-        await self.app(scope, counted, send)
-
-    async def _too_long(self, scope: Scope, receive: Receive, send: Send) -> None:
-        answer = _error(413, "the body is too long", f"send at most {self.body:,} bytes")
-        answer.headers["Connection"] = "close"
-        await answer(scope, receive, send)
-
-
-async def _json(request: Request) -> Table:
-    try:
-        body = json.loads((await request.body()).decode("utf-8"))
-    except UnicodeDecodeError as error:
-        raise Refused(400, "the body is not UTF-8", "send JSON in UTF-8") from error
-    except ValueError as error:
-        raise Refused(400, f"the body is not JSON ({error})", "send a JSON object") from error
-    if not isinstance(body, dict):
-        raise Refused(422, "the body is not an object", 'send {"texts": ["…"]}')
-    return body
-
-
-def _number(body: Table, name: str, default: float, low: float, high: float) -> float:
-    value = body.get(name, default)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-        raise Refused(422, f"{name} is {value!r}", f"send a number from {low:g} to {high:g}")
-    return value
-
-
-def _flag(body: Table, name: str) -> bool:
-    value = body.get(name, False)
-    if not isinstance(value, bool):
-        raise Refused(422, f"{name} is {value!r}", "send true or false")
-    return value
 
 
 def _unable(name: str, model: Loaded) -> Refused:
@@ -364,29 +327,3 @@ def _facts(model: Loaded) -> Table:
         found["objective"] = model.settings.objective.name
         found["length"] = model.settings.model.length
     return found
-
-
-def _error(status: int, what: str, fix: str = "") -> JSONResponse:
-    return JSONResponse({"error": {"what": what, "fix": fix}}, status_code=status)
-
-
-def _refuse(request: Request, error: Exception) -> Response:
-    assert isinstance(error, Refused)
-    return _error(error.status, error.what, error.fix)
-
-
-def _refuse_ours(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HeadswapError)
-    return _error(422, error.what, error.fix or "")
-
-
-def _busy(request: Request, error: Exception) -> Response:
-    answer = _error(503, "too much is waiting", "try again in a second")
-    answer.headers["Retry-After"] = "1"
-    return answer
-
-
-def _late(request: Request, error: Exception) -> Response:
-    answer = _error(503, "it took too long", "send less at once")
-    answer.headers["Retry-After"] = "5"
-    return answer

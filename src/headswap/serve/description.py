@@ -10,7 +10,7 @@ def openapi() -> Table:
     """The interface, for programs."""
     texts: Table = {"type": "array", "items": {"type": "string"}, "minItems": 1}
     bodies: dict[str, Table] = {
-        "classify": {"texts": texts},
+        "classify": {"texts": texts, "words": {"type": "boolean", "default": False}},
         "embed": {"texts": texts},
         "translate": {
             "texts": texts,
@@ -23,7 +23,9 @@ def openapi() -> Table:
             "length": {"type": "integer", "default": 50},
             "temperature": {"type": "number", "default": 0},
             "seed": {"type": "integer", "default": 0},
+            "stream": {"type": "boolean", "default": False},
         },
+        "attention": {"text": {"type": "string"}, "target": {"type": "string"}},
     }
     model = {"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}
     paths: Table = {
