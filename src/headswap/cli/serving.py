@@ -22,7 +22,8 @@ def serve(
     batch: int = 32,
     device: Device = "auto",
 ) -> None:
-    """Answer requests in JSON: classify, generate, fill, translate, embed.
+    """Serve a page to try models on, and the same as JSON: classify, generate, fill, translate,
+    embed, attention.
 
     Requests that arrive together are computed together. `/openapi.json` describes the
     interface, `/healthz` and `/metrics` are for machines. No text of a request is logged.
@@ -66,7 +67,7 @@ def serve(
     models = {name: load(Run.open(path), device) for name, path in zip(names, runs, strict=True)}
     limits = app.Limits(queue=queue, batch=batch)
     process = server.make(app.build(app.Server(models, limits), token), host, port)
-    print(f"http://{host}:{port}/v1/models", flush=True)
+    print(f"http://{host}:{port}", flush=True)
     try:
         process.run()
     except SystemExit as error:
