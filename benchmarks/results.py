@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -342,13 +344,155 @@ def complexity() -> str:
     return "\n".join(lines)
 
 
+def lengths() -> str:
+    found = load("lengths")
+    size = found["length"]
+    lines = [
+        "## Longer than it was trained on",
+        "",
+        f"One causal model (`tiny`) for each kind of position, trained on windows of {size} tokens "
+        f"of {found['corpus']}, then reading the same held-out text in longer windows: nats a "
+        "token. A table of learned positions ends where training did.",
+        "",
+        "```sh",
+        found["command"] + " --out docs/results/lengths.json",
+        "```",
+        "",
+        f"| positions | {size} tokens | {2 * size} | {4 * size} |",
+        "|---|---|---|---|",
+    ]
+    for kind, row in found["losses"].items():
+        cells = " | ".join("–" if value is None else f"{value:.3f}" for value in row.values())
+        lines.append(f"| {kind} | {cells} |")
+    return "\n".join(lines)
+
+
+def heads() -> str:
+    lines = [
+        "## What each head is worth",
+        "",
+        "Every attention head switched off in turn, on validation data: what accuracy lost, or "
+        "what the loss rose by (`python benchmarks/heads.py`, or `headswap inspect RUN --text … "
+        "--heads DATA`).",
+    ]
+    names = {
+        "classifier": "A classifier of cls-books, from scratch",
+        "translator": "The Multi30k translator, English to German",
+    }
+    for name, found in load("heads").items():
+        lines += ["", f"### {names[name]}", "", f"{found['figure']} {found['whole']:.4f}.", ""]
+        count = max(row["head"] for row in found["rows"]) + 1
+        lines += [f"| layer | {' | '.join(f'head {i + 1}' for i in range(count))} |"]
+        lines += ["|---" * (count + 1) + "|"]
+        for kind in dict.fromkeys(row["kind"] for row in found["rows"]):
+            mine = [row for row in found["rows"] if row["kind"] == kind]
+            for layer in range(max(row["layer"] for row in mine) + 1):
+                cells = [f"{row['lost']:+.4f}" for row in mine if row["layer"] == layer]
+                lines.append(f"| {kind} {layer + 1} | {' | '.join(cells)} |")
+        lines += ["", f"![what each head is worth](results/heads-{name}.svg)"]
+    return "\n".join(lines)
+
+
+def mixers() -> str:
+    lines = [
+        "## Attention, recurrence, convolution",
+        "",
+        "cls-books from scratch with each mixer in the same stack, feed-forwards sized so that all "
+        "have the same number of parameters; the better of two rates by validation with the first "
+        "seed, three seeds.",
+        "",
+        "```sh",
+        "python benchmarks/mixers.py --out docs/results/mixers.json",
+        "```",
+        "",
+        "| mixer | parameters | rate | validation accuracy | test accuracy | by seed |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, row in load("mixers").items():
+        seeds = ", ".join(f"{value:.4f}" for value in row["by_seed"])
+        lines.append(
+            f"| {name} | {row['parameters']:,} | {row['rate']:g} | {row['valid']:.4f} | "
+            f"{row['test']:.4f} | {seeds} |"
+        )
+    return "\n".join(lines)
+
+
+def load_figures() -> str:
+    found = load("load")
+    together, crowd = found["batching"], found["too_many"]
+    slow, huge = found["slow"], found["huge"]
+    rates = together["requests_a_second"]
+    answers = ", ".join(f"{count:,} × {status}" for status, count in crowd["answers"].items())
+    return "\n".join(
+        [
+            "## The server under load",
+            "",
+            "On 2 CPU cores, generator and server together, over the loopback.",
+            "",
+            "```sh",
+            found["command"] + " --out docs/results/load.json",
+            "```",
+            "",
+            "| what | outcome |",
+            "|---|---|",
+            f"| 32 clients | {rates['together']:.0f} requests/s in batches, "
+            f"{rates['one at a time']:.0f} one at a time: {together['ratio']:.2f}× |",
+            f"| 500 clients at once, ten times, a queue of 64 | {answers}; resident memory "
+            f"{crowd['memory_grew_by']:+.1%} |",
+            f"| 200 clients that send a byte a second | {slow['closed']} closed, the last after "
+            f"{slow['longest_seconds']:.1f} s; the others' p99 {slow['ratio']:.2f} times |",
+            f"| a body of 1 GB, declared | {huge['declared']['status']} after "
+            f"{huge['declared']['sent_bytes']:,} bytes |",
+            f"| the same in chunks | {huge['chunked']['status']} after "
+            f"{huge['chunked']['sent_bytes']:,} bytes |",
+        ]
+    )
+
+
+def inference() -> str:
+    found = load("inference")
+    lines = [
+        "## Classifying on a CPU",
+        "",
+        f"{found['texts']} reviews, the same weights, in turns, medians of five, on 2 cores, "
+        "against the plain Hugging Face pipeline.",
+        "",
+        "```sh",
+        "python benchmarks/inference.py RUN --texts FILE --out docs/results/inference.json",
+        "```",
+        "",
+        "| texts at a time | with | texts/s | ratio | same labels |",
+        "|---|---|---|---|---|",
+    ]
+    for batch, rows in found.items():
+        if batch == "texts":
+            continue
+        for name, row in rows.items():
+            lines.append(
+                f"| {batch.removeprefix('batch ')} | {name} | {row['texts_a_second']:.1f} | "
+                f"{row['ratio']:.2f} | {row['same_labels']:.1%} |"
+            )
+    return "\n".join(lines)
+
+
+def optional(*makers: Callable[[], str]) -> list[str]:
+    """The sections whose result files are there."""
+    found = []
+    for maker in makers:
+        with suppress(FileNotFoundError):
+            found.append(maker())
+    return found
+
+
 def page() -> str:
     head = (
         "# Results\n\nMade by `python benchmarks/results.py` from the files in `docs/results`. "
         "Commands that need a corpus read it from the folder that `HEADSWAP_DATA` names."
     )
     parts = [transfer(), course(), objectives(), multi30k(), warm_start()]
-    parts += [translate_speed(), planner(), complexity(), scoring(), kills(), memory()]
+    parts += [translate_speed(), planner(), complexity()]
+    parts += optional(mixers, heads, lengths, inference, load_figures)
+    parts += [scoring(), kills(), memory()]
     return "\n\n".join([head, *parts]) + "\n"
 
 

@@ -107,28 +107,50 @@ def test_the_readmes_commands_run(tmp_path):
     assert ran >= 9
 
 
-@pytest.mark.slow
-def test_the_demo(tmp_path):
-    environment = surroundings(tmp_path)
-    command = [sys.executable, "-m", "headswap", "demo", "--out", str(tmp_path / "demo")]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900)
+@pytest.fixture(scope="session")
+def toured(tmp_path_factory):
+    """The folder in which every command of the tour was run, both demos first."""
+    folder = tmp_path_factory.mktemp("tour")
+    command = [sys.executable, str(ROOT / "benchmarks/tour.py"), "--folder", str(folder)]
+    notebook = folder / "tour.ipynb"
+    done = subprocess.run(
+        [*command, "--out", str(notebook)],
+        env=surroundings(folder),
+        capture_output=True,
+        text=True,
+        timeout=1500,
+    )
     assert done.returncode == 0, done.stderr
-    found = json.loads((tmp_path / "demo/report.json").read_text())
+    return folder
+
+
+@pytest.mark.slow
+def test_the_tours_commands_run_and_say_what_it_says(toured):
+    cells = json.loads((toured / "tour.ipynb").read_text("utf-8"))["cells"]
+    said = "".join(output["text"] for cell in cells for output in cell.get("outputs", []))
+    for expected in ("21,018,401", "10,968,602", "none moved by 0.000000", "position by position"):
+        assert expected in said
+    kept = json.loads((ROOT / "docs/tour.ipynb").read_text("utf-8"))["cells"]
+    assert [cell["source"] for cell in kept] == [cell["source"] for cell in cells]
+    for page in ("mask.html", "attention.html", "heads.html", "film.html", "bank.html"):
+        assert (toured / page).stat().st_size > 10_000
+
+
+@pytest.mark.slow
+def test_the_demo(toured):
+    found = json.loads((toured / "runs/demo/report.json").read_text())
     gains = {(row["from"], row["to"]): row for row in found["differences"]}
     for other in ("scratch", "linear"):
         gain = gains[other, "english-small"]
         assert gain["over_texts"]["low"] > 0, found["verdict"]
     assert gains["scratch", "english-small"]["over_seeds"]["low"] > 0
-    assert (tmp_path / "demo/report.html").stat().st_size < 5e6
+    assert (toured / "runs/demo/report.html").stat().st_size < 5e6
 
 
 @pytest.mark.slow
-def test_the_translation_demo(tmp_path):
-    command = [sys.executable, "-m", "headswap", "demo", "translate", "--out", str(tmp_path / "d")]
-    environment = surroundings(tmp_path)
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr
-    exact = float(re.search(r"unseen numbers: ([0-9.]+)", done.stdout).group(1))
+def test_the_translation_demo(toured):
+    notebook = (toured / "tour.ipynb").read_text("utf-8")
+    exact = float(re.search(r"unseen numbers: ([0-9.]+)", notebook).group(1))
     assert exact >= 0.98
 
 

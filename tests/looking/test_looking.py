@@ -15,7 +15,7 @@ from headswap.looking.attention import attention, rollout, without_head
 from headswap.looking.attribution import CLOSE, attribute
 from headswap.looking.candidates import candidates
 from headswap.looking.context import meanings
-from headswap.looking.masks import masks, proof
+from headswap.looking.masks import masks, passes, proof
 from headswap.looking.picture import attentions, lines, packed_bits, packed_weights, picture
 from headswap.looking.positions import positions
 from headswap.looking.reading import read
@@ -133,6 +133,15 @@ def test_masks_forbid_and_the_proof_holds(tokens):
     second = by_name["packed"].queries.index("<s>", 1)
     assert not by_name["packed"].allowed_TS[second:, :second].any()
     assert masks(translator, read(translator, TEXT))[-1].allowed_TS.all()
+
+
+def test_one_masked_pass_scores_what_many_do(tokens):
+    causal, _, masked, _, translator = runs(tokens)
+    for run in (causal, translator):
+        both = passes(run, read(run, TEXT))
+        assert both.loss_at_once == pytest.approx(both.loss_one_by_one, rel=1e-4)
+        assert both.positions == len(read(run, TEXT).ids) - 1
+    assert passes(masked, read(masked, TEXT)) is None
 
 
 def test_a_broken_mask_would_be_noticed(tokens):

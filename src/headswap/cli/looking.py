@@ -121,6 +121,7 @@ def inspect(
     html: Path | None = None,
     text: str | None = None,
     target: str | None = None,
+    sees: Literal["causal", "full"] | None = None,
     label: str | None = None,
     word: str | None = None,
     sentence: list[str] = [],  # noqa: B006
@@ -163,6 +164,8 @@ def inspect(
         Look inside a run while it reads this.
     target
         With a translator: the translation to look at instead of its own.
+    sees
+        With a hybrid: read it causally or in full.
     label
         With a classifier: the label whose words are weighed; the predicted one by default.
     word
@@ -191,10 +194,11 @@ def inspect(
     if what is None:
         raise UsageError("which run or recipe?", fix="name one, as in: headswap inspect course")
     if text is not None:
-        looked = _look(what, text, target, label, word, sentence, heads, device)
+        shown = {"target": target, "sees": sees, "label": label, "word": word}
+        looked = _look(what, text, {**shown, "sentences": sentence}, heads, device)
         _show(looked, html, pictures, as_json)
         return
-    if target or label or word or sentence or heads or pictures:
+    if target or sees or label or word or sentence or heads or pictures:
         raise UsageError("a look inside needs a text", fix='give --text "…"')
     if swap is not None:
         before, after = inspection.swapped(what, swap)
@@ -213,16 +217,7 @@ def inspect(
             Console().print(table)
 
 
-def _look(
-    what: str,
-    text: str,
-    target: str | None,
-    label: str | None,
-    word: str | None,
-    sentences: list[str],
-    heads: list[Path],
-    device: str,
-) -> Table:
+def _look(what: str, text: str, shown: Table, heads: list[Path], device: str) -> Table:
     from headswap import use
     from headswap.looking.attention import heads_worth
     from headswap.looking.picture import picture
@@ -232,9 +227,7 @@ def _look(
     if not isinstance(trained, use.Trained):
         raise UsageError("a linear model has no attention to show", where=what)
     worth = heads_worth(trained, heads, reporter()) if heads else None
-    return picture(
-        trained, text, target=target, label=label, word=word, sentences=sentences, heads=worth
-    )
+    return picture(trained, text, heads=worth, **shown)
 
 
 def _show(found: Table, html: Path | None, folder: Path | None, as_json: bool) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -12,9 +11,10 @@ from headswap.looking.attention import Heads, Seen, attention, rollout
 from headswap.looking.attribution import attribute
 from headswap.looking.candidates import candidates
 from headswap.looking.context import meanings
-from headswap.looking.masks import masks, proof
+from headswap.looking.masks import masks, passes, proof
 from headswap.looking.positions import positions
 from headswap.looking.reading import Read, read
+from headswap.nn.visibility import Rule
 from headswap.objectives import Classify
 from headswap.types import Table
 from headswap.use import Trained
@@ -28,6 +28,7 @@ def picture(
     text: str,
     *,
     target: str | None = None,
+    sees: Rule | None = None,
     label: str | None = None,
     word: str | None = None,
     sentences: Sequence[str] = (),
@@ -35,7 +36,7 @@ def picture(
 ) -> Table:
     """Everything that this run can show of a text."""
     objective = trained.settings.objective
-    seen = read(trained, text, target)
+    seen = read(trained, text, target, sees)
     held = proof(trained, seen)
     found: Table = {
         "run": trained.run.path.name,
@@ -61,6 +62,7 @@ def picture(
             "allowed": held.allowed,
             "holds": held.holds,
         },
+        "passes": None if (both := passes(trained, seen)) is None else vars(both),
         "positions": _positions(trained),
         "attribution": None,
         "candidates": None,
@@ -146,10 +148,18 @@ def lines(found: Table) -> Iterator[str]:
         )
     held = found["proof"]
     blind = sum(not may for may in held["allowed"])
-    yield (
-        f"{held['was']} became {held['became']} at place {held['changed']}: of {blind} positions "
-        f"that may not look at it, {'none moved' if held['holds'] else 'SOME MOVED'}"
-    )
+    outcome = "every position may look at it, and all may move"
+    if blind:
+        moved = "none moved" if held["holds"] else "SOME MOVED"
+        outcome = f"of {blind} positions that may not look at it, {moved}"
+    yield f"{held['was']} became {held['became']} at place {held['changed']}: {outcome}"
+    if told := found["passes"]:
+        yield (
+            f"{told['positions']} next tokens in one masked pass: loss "
+            f"{told['loss_at_once']:.4f} in {1e3 * told['seconds_at_once']:.1f} ms; position by "
+            f"position: "
+            f"{told['loss_one_by_one']:.4f} in {1e3 * told['seconds_one_by_one']:.1f} ms"
+        )
     if found["attribution"]:
         told = found["attribution"]
         pairs = sorted(zip(told["weights"], told["pieces"], strict=True), key=lambda p: -abs(p[0]))
@@ -158,15 +168,14 @@ def lines(found: Table) -> Iterator[str]:
     for place in (found["candidates"] or [])[-1:]:
         likely = ", ".join(f"{token} {chance:.2f}" for token, chance in place["likeliest"])
         yield f"in the place of {place['piece']} ({place['chance']:.3f}): {likely}"
+    if told := found["heads"]:
+        rows = sorted(told["rows"], key=lambda row: -row["lost"])[:4]
+        names = [f"{r['kind']} {r['layer'] + 1}.{r['head'] + 1} {r['lost']:+.4f}" for r in rows]
+        yield f"{told['figure']} {told['whole']:.4f}; worth most: {', '.join(names)}"
     if found["meanings"]:
         told = found["meanings"]
         steps = " ".join(f"{value:.3f}" for value in told["by_layer"])
         yield f"mean distance of {told['word']!r} between its sentences, layer by layer: {steps}"
-
-
-def can_show(trained: Any) -> bool:
-    """Whether a loaded run has attention to show."""
-    return isinstance(trained, Trained) and trained.model.backbone.stack.mixer == "attention"
 
 
 def packed_weights(weights_TS: np.ndarray) -> str:

@@ -9,7 +9,7 @@ import torch
 
 from headswap.errors import UsageError
 from headswap.nn.backbone import Backbone, EncoderDecoder
-from headswap.nn.visibility import Inputs, Visibility
+from headswap.nn.visibility import Inputs, Rule, Visibility
 from headswap.objectives import Classify, Translate
 from headswap.objectives.translate import source_inputs
 from headswap.text.tokenizer import SPACE, Tokenizer
@@ -34,9 +34,9 @@ class Read:
         return found
 
 
-def read(trained: Trained, text: str, target: str | None = None) -> Read:
+def read(trained: Trained, text: str, target: str | None = None, sees: Rule | None = None) -> Read:
     """The text in the form the run was trained on. A translator's ``target`` is its own
-    translation unless one is given."""
+    translation unless one is given; ``sees`` chooses between the two ways of a hybrid."""
     if not text.strip():
         raise UsageError("there is nothing to look at: the text is empty", fix='give --text "…"')
     objective, tokens, device = trained.settings.objective, trained.tokens, trained.model.device
@@ -61,7 +61,11 @@ def read(trained: Trained, text: str, target: str | None = None) -> Read:
         inputs = Inputs(torch.from_numpy(row[None]), Visibility("causal"), source=beside)
         shown = pieces_of(tokens, source)
         return Read(inputs.to(device), pieces_of(tokens, row), shown, said)
-    sees = objective.visibility
+    ways = {"causal": "causal", "masked": "full"}
+    known = [ways[one.name] for one in objective.views() if one.name in ways]
+    if sees is not None and sees not in known:
+        raise UsageError(f"a {objective.name} run does not read as {sees}", where=trained.run.path)
+    sees = sees or objective.visibility
     reader = objective if isinstance(objective, Classify) else Classify(("", " "), sees=sees)
     row = reader.rows(ids, stack, tokens)[0]
     inputs = Inputs(torch.from_numpy(row[None]), Visibility(reader.sees))
