@@ -1,4 +1,4 @@
-"""Render docs/results.md from the result files under docs/results.
+"""Render docs/results.md and the table of docs/performance.md from docs/results.
 
 python benchmarks/results.py          # write it
 python benchmarks/results.py --check  # fail when it is out of date
@@ -475,6 +475,41 @@ def inference() -> str:
     return "\n".join(lines)
 
 
+WORKLOADS = {
+    "causal": "causal pretraining, the course's shape",
+    "masked": "masked pretraining, the course's shape",
+    "large": "causal pretraining, 768 × 12",
+    "tuning": "fine-tuning on cls-books, one epoch",
+}
+
+
+def speed() -> str:
+    names = {"cpu": "2 CPU cores, fp32", "cuda": "one H200, bf16"}
+    lines = []
+    for device, workloads in load("speed").items():
+        lines += ["", f"### {names[device]}", ""]
+        lines += ["| workload | with | tokens/s | Headswap is faster by | peak memory |"]
+        lines += ["|---|---|---|---|---|"]
+        for workload, rows in workloads.items():
+            ours = rows["headswap"]["seconds"]
+            for peer, row in rows.items():
+                memory = f"{row['peak_gib']:.2f} GiB" if "peak_gib" in row else ""
+                unit = " texts/s" if workload == "tuning" else ""
+                lines.append(
+                    f"| {WORKLOADS[workload]} | {peer} | {row['a_second']:,.0f}{unit} | "
+                    f"{row['seconds'] / ours:.2f}× | {memory} |"
+                )
+    return "\n".join(lines[1:])
+
+
+def performance() -> str:
+    """docs/performance.md with its table made anew."""
+    text = (DOCS / "performance.md").read_text("utf-8")
+    before, rest = text.split("<!-- speed -->")
+    after = rest.split("<!-- /speed -->")[1]
+    return f"{before}<!-- speed -->\n\n{speed()}\n\n<!-- /speed -->{after}"
+
+
 def optional(*makers: Callable[[], str]) -> list[str]:
     """The sections whose result files are there."""
     found = []
@@ -499,12 +534,13 @@ def page() -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--check", action="store_true", help="compare instead of writing")
-    target = DOCS / "results.md"
-    if parser.parse_args().check:
-        if target.read_text("utf-8") != page():
-            raise SystemExit("docs/results.md is out of date: python benchmarks/results.py")
-    else:
-        target.write_text(page(), "utf-8")
+    check = parser.parse_args().check
+    for name, made in (("results.md", page()), ("performance.md", performance())):
+        target = DOCS / name
+        if check and target.read_text("utf-8") != made:
+            raise SystemExit(f"docs/{name} is out of date: python benchmarks/results.py")
+        if not check:
+            target.write_text(made, "utf-8")
 
 
 if __name__ == "__main__":
