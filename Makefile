@@ -5,7 +5,7 @@ BIN := .venv/bin
 INSTALLED := .venv/installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: .venv demo test test-slow check bench clean
+.PHONY: .venv demo test test-slow check bench docs clean
 
 demo: $(INSTALLED)
 	$(BIN)/headswap demo
@@ -26,8 +26,11 @@ bench: $(INSTALLED)
 	$(BIN)/python benchmarks/kills.py --kills 20
 	$(BIN)/python benchmarks/results.py
 
+docs: $(INSTALLED)
+	$(BIN)/python docs/site.py site
+
 clean:
-	rm -rf .venv runs
+	rm -rf .venv runs site
 
 .venv: $(INSTALLED)
 

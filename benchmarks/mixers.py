@@ -30,7 +30,7 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=Path("runs/mixers"))
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--epochs", type=int, default=8)
+    parser.add_argument("--epochs", type=int, default=4)
     options = parser.parse_args()
     data = Path(os.environ["HEADSWAP_DATA"]) / "cls-books"
 

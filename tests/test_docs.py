@@ -52,6 +52,20 @@ def test_links_lead_somewhere(page):
             assert anchor in anchors, target
 
 
+def test_the_site_has_no_dead_links(tmp_path):
+    command = [sys.executable, str(ROOT / "docs/site.py"), str(tmp_path)]
+    assert subprocess.run(command, capture_output=True, text=True).returncode == 0
+    pages = {path.name: path.read_text("utf-8") for path in tmp_path.glob("*.html")}
+    assert {"index.html", "tour.html", "settings.html", "architecture.html"} <= pages.keys()
+    for name, content in pages.items():
+        for link in re.findall(r'(?:href|src)="([^"]+)"', content):
+            path, _, anchor = link.partition("#")
+            assert "://" not in link, (name, link)
+            assert (tmp_path / (path or name)).exists(), (name, link)
+            if anchor:
+                assert f'id="{anchor}"' in pages[path or name], (name, link)
+
+
 def test_every_setting_is_documented_and_nothing_else():
     from dataclasses import fields
 
