@@ -92,8 +92,6 @@ def real(name: str, device: str, steps: int) -> dict[str, float]:
     place = torch.device(device)
     vocabulary, plan, objective = made.tokenizer.vocabulary, made.train, made.objective
     precision, _ = machine.pick_precision(plan, place)
-    if device == "cpu":
-        machine.keep_memory()
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     model = new_model(made.model, vocabulary, objective.heads(made.model, vocabulary), seed=0)
     model = model.to(place).train()

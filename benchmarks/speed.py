@@ -33,7 +33,7 @@ from headswap.objectives import Batch, Context
 from headswap.text import corpus, tokenizer
 from headswap.text.corpus import Reading
 from headswap.text.loader import BucketLoader, Labelled, Window
-from headswap.training import machine, optim
+from headswap.training import optim
 from headswap.training.evaluate import autocast
 from headswap.training.feed import Feed
 from headswap.training.step import Step, as_compiled
@@ -468,8 +468,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         results = json.loads(options.out.read_text())
     mine = results.setdefault(options.device, {})
     gpu = device.type == "cuda"
-    if not gpu:
-        machine.keep_memory()  # as training does; the peers have it too
     everything = "causal,masked,large,tuning" if gpu else "causal,masked,tuning"
     for name in (options.only or everything).split(","):
         if name == "tuning":

@@ -12,7 +12,6 @@ from headswap.errors import ResourceError, UsageError
 from headswap.training.plan import Plan
 
 COMPILED_MINUTES, COMPILED_STEPS = 4.0, 3_000
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 
 
 def pick_device(name: str = "auto") -> torch.device:
@@ -47,21 +46,6 @@ def prepare(plan: Plan, device: torch.device, threads: int) -> None:
     torch.use_deterministic_algorithms(plan.deterministic)
     if device.type == "cuda" and plan.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    if device.type == "cpu":
-        keep_memory()
-
-
-def keep_memory() -> None:
-    """Let the C library keep what a step frees for the next one: giving large blocks back to
-    the system and taking them again costs a fine-tuning step about a seventh of its time."""
-    try:
-        import ctypes
-
-        change = ctypes.CDLL(None).mallopt
-    except (OSError, AttributeError):  # not GNU's
-        return
-    for option in (M_MMAP_THRESHOLD, M_TRIM_THRESHOLD):
-        change(option, 2**30)
 
 
 def compiles(plan: Plan, device: torch.device, steps: int | None, windows: bool) -> bool:
