@@ -100,7 +100,7 @@ class Trained:
         stepper = Stepper(self.model, started, length, HEAD)
         never = [self.tokens.bos, self.tokens.pad, self.tokens.special(tokenizer.MASK)]
         never.append(self.tokens.special(tokenizer.SEP))
-        forbidden = tuple(token for token in never if token is not None)
+        forbidden = tuple(token for token in never if token not in (None, self.tokens.eos))
         added = extend(stepper, len(started), length, self.tokens.eos, sampling, forbidden)
         return [
             self.tokens.decode([*map(int, prompt[1:]), *new.ids])

@@ -15,6 +15,7 @@ from headswap.experiment.design import CARD, CHECK, PLAN, ROLES, Design, Folder
 from headswap.experiment.jobs import Workers, Workshop
 from headswap.experiment.plan import Costs, Job, Plan, curve, fit
 from headswap.experiment.sharing import side_by_side
+from headswap.importing.base import open_base
 from headswap.planning import memory
 from headswap.progress import Reporter, duration
 from headswap.run import Run
@@ -26,7 +27,7 @@ from headswap.types import Table
 
 def start(design: Design, out: Path, report: Reporter) -> Folder:
     """Check, plan and conduct a new experiment. One that cannot begin leaves no folder."""
-    design = _resolved(design)
+    design = _resolved(design, report)
     if Folder(out).exists():
         Folder.create(out, design)  # refuses, and says how to go on
     rows = splits.make(design, report)
@@ -145,13 +146,13 @@ def _tell(plan: Plan, report: Reporter) -> None:
         report.say(f"plan: scratch and linear also with {more} labels")
 
 
-def _resolved(design: Design) -> Design:
+def _resolved(design: Design, report: Reporter) -> Design:
     """The design with absolute paths, a recipe, and bases or objectives filled in."""
     changed: Table = {
         role: tuple(str(path.resolve()) for path in files.expand(getattr(design, role)))
         for role in ROLES
     }
-    found = tuple(Run.open(Path(base)).reference for base in design.bases)
+    found = tuple(open_base(base, report).reference for base in design.bases)
     recipe = design.recipe
     if recipe is None:
         recipe = "tiny" if machine.pick_device(design.device).type == "cpu" else "small"
