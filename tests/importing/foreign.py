@@ -37,7 +37,9 @@ def wordpiece() -> tuple[Tokenizer, dict[str, str]]:
     made.normalizer = normalizers.BertNormalizer(lowercase=True)
     made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     made.decoder = decoders.WordPiece(prefix="##")
-    made.train_from_iterator(lines(), trainers.WordPieceTrainer(vocab_size=300, special_tokens=names))
+    made.train_from_iterator(
+        lines(), trainers.WordPieceTrainer(vocab_size=300, special_tokens=names)
+    )
     made.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
     roles = dict(zip(("pad", "unk", "cls", "sep", "mask"), names, strict=True))
     return made, roles
@@ -106,17 +108,14 @@ WORDS = {
     "qwen3": gpt2_words,
     "eurobert": eurobert_words,
 }
+GPT2 = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 40}
 GROUPED = {**SHAPE, "num_key_value_heads": 2, "head_dim": 8}
 MODELS = {
     "bert": ("BertForMaskedLM", SHAPE),
     "bert alone": ("BertModel", SHAPE),
     "roberta": ("RobertaForMaskedLM", {**SHAPE, "type_vocab_size": 1, "pad_token_id": 1}),
-    "gpt2": (
-        "GPT2LMHeadModel",
-        {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 40, "bos_token_id": 0,
-         "eos_token_id": 0},
-    ),  # fmt: skip
-    "gpt2 alone": ("GPT2Model", {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 40}),
+    "gpt2": ("GPT2LMHeadModel", {**GPT2, "bos_token_id": 0, "eos_token_id": 0}),
+    "gpt2 alone": ("GPT2Model", GPT2),
     "llama": ("LlamaForCausalLM", SHAPE),
     "llama grouped": ("LlamaForCausalLM", {**GROUPED, "attention_bias": True}),
     "llama tied": ("LlamaForCausalLM", {**SHAPE, "tie_word_embeddings": True, "mlp_bias": True}),
@@ -125,7 +124,7 @@ MODELS = {
     "qwen3": ("Qwen3ForCausalLM", GROUPED),
     "eurobert": ("EuroBertForMaskedLM", {**SHAPE, "pad_token_id": 2, "mask_token_id": 3}),
     "eurobert grouped": ("EuroBertModel", {**GROUPED, "pad_token_id": 2, "mlp_bias": True}),
-}  # fmt: skip
+}
 
 
 def lines() -> list[str]:
