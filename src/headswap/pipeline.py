@@ -255,7 +255,8 @@ def _fill(model: Model, settings: Settings, tokens: Tokenizer, report: Reporter)
             report.say(f"{base_run.path.name}: {carried}")
             return
         same = base_settings.objective == settings.objective
-        keep = tuple(name for name in heads if same or name != "label")
+        whole = base_run.provenance().get("imported", {"head": True})["head"]
+        keep = tuple(name for name in heads if whole and (same or name != "label"))
         source, carried = swap_head(base, heads, seed=seed, keep=keep)
         report.say(f"{base_run.path.name}: {carried}")
     _copy(source, model)

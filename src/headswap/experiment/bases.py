@@ -53,7 +53,22 @@ def find(
         add(base, settings.resolve(objective, design.recipe, _changes(design)))
     for base in list(bases) if design.via else ():
         add(Base(f"{base.name}-via", "", None, None, base.name, via=True), known[base.name])
+    if any("imported" in Run.open(Path(name)).provenance() for name in design.bases):
+        rates = {name: classifier(design, made).train.lr for name, made in known.items()}
+        bases = [dataclasses.replace(base, rate=rates[base.name]) for base in bases]
     return tuple(bases), known
+
+
+def classifier(design: Design, base: Settings) -> Settings:
+    """The settings of a classifier on a base, as far as the design alone decides them."""
+    changes = [config.parse_assignment(text) for text in design.changes]
+    return settings.resolve("classify", None, changes, base=base)
+
+
+def heaviest(design: Design, known: Mapping[str, Settings]) -> Settings:
+    """The classifier that takes the most time and memory: what an experiment is planned for."""
+    made = [classifier(design, base) for base in known.values()]
+    return max(made, key=lambda one: flops_a_token(one.model, {}, one.model.length, 0.0))
 
 
 def arms_of(

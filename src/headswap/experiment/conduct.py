@@ -8,7 +8,7 @@ import json
 import shutil
 from pathlib import Path
 
-from headswap import config, settings, storage
+from headswap import settings, storage
 from headswap.errors import DataError, Interrupted, UsageError
 from headswap.experiment import bases, explain, findings, speed, splits, verdict
 from headswap.experiment.design import CARD, CHECK, PLAN, ROLES, Design, Folder
@@ -74,11 +74,9 @@ def make_plan(design: Design, rows: splits.Rows, checked: Table, report: Reporte
     """What will be run, after a second of measuring what this machine can do."""
     found, known = bases.find(design, [row.text for row in rows["train"]], report)
     arms = bases.arms_of(design, found, known)
-    first = known[found[0].name]
-    changes = [config.parse_assignment(text) for text in design.changes]
-    chosen = settings.resolve("classify", None, changes, base=first)
+    chosen, heaviest = bases.classifier(design, known[found[0].name]), bases.heaviest(design, known)
     workers, threads = speed.share_out(design.device, design.workers)
-    workers = _that_fit(chosen, design, workers, report)
+    workers = _that_fit(heaviest, design, workers, report)
     full = len(rows["train"])
     sizes, told = curve(full, design.labels)
     reach = curve(full, design.reach)[0] if design.reach else ()
@@ -97,9 +95,9 @@ def make_plan(design: Design, rows: splits.Rows, checked: Table, report: Reporte
         told=(told,) if told else (),
     )
     words = checked["splits"]["train"]["words_mean"]
-    length = round(min(chosen.model.length, TOKENS_A_WORD * words + 2))
-    batch = chosen.train.batch
-    step = speed.SHARING * speed.step_seconds(chosen.model, batch, length, design.device, threads)
+    length = round(min(heaviest.model.length, TOKENS_A_WORD * words + 2))
+    batch = heaviest.train.batch
+    step = speed.SHARING * speed.step_seconds(heaviest.model, batch, length, design.device, threads)
     together = speed.effective(design.device, workers)
     costs = Costs(step, step / 3 / batch, batch, together, len(rows["valid"]), len(rows["test"]))
     pretraining = bases.pretraining_seconds(design, found)

@@ -66,7 +66,7 @@ def open_base(name: str | Path, report: Reporter) -> Run:
             "family": family.name,
             "files": hashes,
             "licence": licence,
-            "head": converted.head or "carried over",
+            "head": not converted.head,
             "told": f"{told}; licence: {licence or 'not named in the folder'}",
         }
         _write(run, settings, tokens, converted, facts)

@@ -46,8 +46,8 @@ NO_HEAD = "there is no language-model head: the embedding stands in for it"
 
 @dataclass(frozen=True)
 class Converted:
-    """A model in our terms. ``head`` says what became of its language-model head; it is empty
-    when the head scores tokens as it did."""
+    """A model in our terms. ``head`` says what became of its language-model head where that does
+    not score tokens as it did."""
 
     stack: Stack
     tensors: Mapping[str, Tensor]
