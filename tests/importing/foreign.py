@@ -101,6 +101,7 @@ def eurobert_words() -> tuple[Tokenizer, dict[str, str]]:
 WORDS = {
     "bert": wordpiece,
     "roberta": roberta_words,
+    "camembert": roberta_words,
     "gpt2": gpt2_words,
     "llama": llama_words,
     "mistral": llama_words,
@@ -114,6 +115,7 @@ MODELS = {
     "bert": ("BertForMaskedLM", SHAPE),
     "bert alone": ("BertModel", SHAPE),
     "roberta": ("RobertaForMaskedLM", {**SHAPE, "type_vocab_size": 1, "pad_token_id": 1}),
+    "camembert": ("CamembertForMaskedLM", {**SHAPE, "pad_token_id": 1}),
     "gpt2": ("GPT2LMHeadModel", {**GPT2, "bos_token_id": 0, "eos_token_id": 0}),
     "gpt2 alone": ("GPT2Model", GPT2),
     "llama": ("LlamaForCausalLM", SHAPE),

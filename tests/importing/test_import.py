@@ -18,10 +18,12 @@ from headswap.errors import DataError, HeadswapError, ResourceError, StorageErro
 from headswap.export.folder import export
 from headswap.importing.base import open_base
 from headswap.nn.visibility import Inputs, Visibility
-from headswap.objectives import Classify
+from headswap.objectives import Causal, Classify
+from headswap.objectives.base import Context
 from headswap.objectives.language import HEAD
 from headswap.progress import Silent
 from headswap.text import tokenizer, tokenizer_json
+from headswap.text.loader import Window
 from headswap.use import Trained
 
 transformers = pytest.importorskip("transformers")
@@ -63,12 +65,13 @@ def test_every_family_computes_the_same(kind, tmp_path):
     (hidden, logits), (expected, said) = both(ours, theirs)
     torch.testing.assert_close(hidden, expected, atol=1e-5, rtol=0)
     whole = ours.run.provenance()["imported"]["head"]
-    assert whole == (kind not in ("bert", "bert alone", "roberta", "eurobert grouped"))
+    headless = ("bert", "bert alone", "roberta", "camembert", "eurobert grouped")
+    assert whole == (kind not in headless)
     if whole and said is not None:
         torch.testing.assert_close(logits, said, atol=1e-5, rtol=0)
-    causal = kind.split()[0] not in ("bert", "roberta", "eurobert")
+    causal = kind.split()[0] not in ("bert", "roberta", "camembert", "eurobert")
     assert ours.settings.objective.name == ("causal" if causal else "masked")
-    assert ("masked head" in report.lines[0]) == (kind in ("bert", "roberta"))
+    assert ("masked head" in report.lines[0]) == (kind in ("bert", "roberta", "camembert"))
 
 
 @pytest.mark.parametrize("kind", ["bert", "roberta", "gpt2", "llama", "eurobert"])
@@ -207,6 +210,16 @@ def test_an_import_goes_on_pretraining(kind, objective, tmp_path):
         planned(objective, text, base=f"hf:{folder}", changes=["model.length=64"])
 
 
+def test_one_token_that_begins_and_ends_is_learnt_where_it_ends(tmp_path):
+    ours = imported(foreign.save("gpt2", tmp_path / "model")[0])
+    end = ours.tokens.eos
+    assert end == ours.tokens.bos
+    window = Window(np.array([end, 7, 8, end, end, 9, end]))
+    context = Context(ours.settings.model, ours.tokens, np.random.default_rng(0))
+    target = Causal().batch([window], context).targets["causal"]
+    assert target.answers_N.tolist() == [7, 8, end, 9, end]
+
+
 def test_a_fine_tuned_import_is_exported_with_its_tokenizer(tmp_path):
     folder, _ = foreign.save("eurobert", tmp_path / "model")
     data = write_jsonl(tmp_path / "reviews.jsonl", review_rows(40))
@@ -245,6 +258,7 @@ REFUSALS = {
         UsageError,
         r"rope scaling \(linear\)",
     ),
+    "odd rope": (lambda f: change(f, rope_parameters=3), DataError, "must be a table, not 3"),
     "windows": (
         lambda f: change(f, model_type="mistral", sliding_window=8),
         UsageError,
@@ -253,7 +267,11 @@ REFUSALS = {
     "wide heads": (lambda f: change(f, head_dim=16), UsageError, "heads of 16 in a width of 32"),
     "activation": (lambda f: change(f, hidden_act="xielu"), UsageError, "activation 'xielu'"),
     "quantized": (lambda f: change(f, quantization_config={}), UsageError, "quantized"),
-    "number": (lambda f: change(f, hidden_size="32"), DataError, "hidden_size must be a number"),
+    "number": (
+        lambda f: change(f, hidden_size="32"),
+        DataError,
+        "hidden_size must be a whole",
+    ),
     "missing": (
         lambda f: retensor(f, lambda t: t.pop("model.layers.1.mlp.up_proj.weight")),
         DataError,

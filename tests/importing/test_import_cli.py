@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 
 import pytest
@@ -11,7 +12,7 @@ from conftest import review_rows, write_jsonl
 from headswap import cli
 from headswap.api import read_report
 from headswap.experiment import conduct
-from headswap.experiment.design import Design
+from headswap.experiment.design import Design, Folder
 from headswap.progress import Silent
 
 pytest.importorskip("transformers")
@@ -80,5 +81,8 @@ def test_an_import_is_an_arm_of_an_experiment(tmp_path):
     assert found["cost"]["bases"][0]["imported"] == {"family": "BERT", "licence": "mit"}
     page = (tmp_path / "experiment/report.html").read_text("utf-8")
     assert "BERT, a model from elsewhere (licence: mit" in page
+    shutil.rmtree(tmp_path / "cache")
+    conduct.conduct(Folder(tmp_path / "experiment"), report)
+    assert list((tmp_path / "cache/imports").glob("*/bert/config.toml"))
     plan = json.loads((tmp_path / "experiment/plan.json").read_text())
     assert [base["rate"] for base in plan["bases"]] == [3e-4]

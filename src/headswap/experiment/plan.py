@@ -47,7 +47,7 @@ class Base:
 
     ``start`` is the run that pretraining goes on from; ``via`` says that the base is then
     fine-tuned on related labels. ``rate`` is what its arms' learning rates are tried around,
-    when it is not the plan's.
+    when it is not the plan's; ``origin`` is the folder that ``run`` was imported from.
     """
 
     name: str
@@ -57,6 +57,7 @@ class Base:
     start: str | None = None
     via: bool = False
     rate: float | None = None
+    origin: str | None = None
 
 
 @dataclass(frozen=True)

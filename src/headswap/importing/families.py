@@ -65,7 +65,7 @@ class Family:
 
 
 def family_of(config: Config) -> Family:
-    kind = config.get("model_type")
+    kind = config.text("model_type", "")
     if kind not in FAMILIES:
         raise UsageError(
             f"the model_type {kind!r} cannot be imported",
@@ -83,7 +83,7 @@ def family_of(config: Config) -> Family:
 
 
 def _activation(config: Config, name: str, default: str) -> Any:
-    given = config.get(name, default)
+    given = config.text(name, default)
     config.refuse((given not in ACTIVATIONS, f"the activation {given!r}"))
     return ACTIVATIONS[given]
 
@@ -93,7 +93,7 @@ def _bert(config: Config, weights: Weights) -> Converted:
     RoBERTa counts positions from beyond its padding's id."""
     relative = config.get("position_embedding_type", "absolute") != "absolute"
     config.refuse((relative, "relative positions"))
-    skipped = 0 if config.table["model_type"] == "bert" else int(config.get("pad_token_id", 1)) + 1
+    skipped = 0 if config.get("model_type") == "bert" else int(config.real("pad_token_id", 1)) + 1
     stack = Stack(
         width=config.number("hidden_size"),
         layers=config.number("num_hidden_layers"),
@@ -193,20 +193,19 @@ def _llama(config: Config, weights: Weights) -> Converted:
     kind = config.table["model_type"]
     width, heads = config.number("hidden_size"), config.number("num_attention_heads")
     groups = config.number("num_key_value_heads", heads)
-    rotation = {**(config.get("rope_scaling") or {}), **(config.get("rope_parameters") or {})}
+    rotation = config.inside("rope_scaling", "rope_parameters")
     scaling = rotation.get("rope_type", rotation.get("type", "default"))
-    usual = 250_000.0 if kind == "eurobert" else 10_000.0
-    base = float(rotation.get("rope_theta", config.real("rope_theta", usual)))
+    base = rotation.real("rope_theta", 250_000.0 if kind == "eurobert" else 10_000.0)
     windows = config.get("sliding_window") is not None and config.get(
         "use_sliding_window", kind == "mistral"
     )
-    per_head = config.get("head_dim", width // heads)
-    factors = (rotation.get("partial_rotary_factor", 1.0), config.get("partial_rotary_factor", 1.0))
+    windows = bool(windows) or "sliding" in str(config.get("layer_types"))
+    per_head = config.number("head_dim", max(width // heads, 1))
     config.refuse(
         (scaling != "default", f"rope scaling ({scaling})"),
-        (bool(windows) or "sliding_attention" in config.get("layer_types", ()), "sliding windows"),
+        (windows, "sliding windows"),
         (per_head * heads != width, f"heads of {per_head} in a width of {width}"),
-        (any(factor != 1 for factor in factors), "rotation of a part of each head"),
+        (rotation.real("partial_rotary_factor", 1.0) != 1, "rotation of a part of each head"),
         (heads % groups != 0, f"{heads} heads in {groups} groups"),
     )
     biased = _biased(config, kind)

@@ -39,7 +39,7 @@ def read_json(path: Path) -> Table:
 class Config:
     """``config.json``, asked for one thing at a time."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, table: Table | None = None) -> None:
         self.where = folder / CONFIG
         if not folder.is_dir():
             what = "not a folder" if folder.exists() else "no such folder"
@@ -48,7 +48,7 @@ class Config:
             raise UsageError(
                 f"no {CONFIG} in it", where=folder, fix="name the folder that holds the model"
             )
-        self.table = read_json(self.where)
+        self.table = read_json(self.where) if table is None else table
 
     def get(self, name: str, default: Any = None) -> Any:
         """A value; one that is there as null counts as left out."""
@@ -58,14 +58,29 @@ class Config:
     def number(self, name: str, default: int | None = None) -> int:
         found = self.get(name, default)
         if not isinstance(found, int) or isinstance(found, bool) or found < 1:
-            raise DataError(f"{name} must be a number above 0, not {found}", where=self.where)
+            raise DataError(f"{name} must be a whole number above 0, not {found}", where=self.where)
         return found
 
     def real(self, name: str, default: float) -> float:
         found = self.get(name, default)
-        if not isinstance(found, int | float) or isinstance(found, bool):
+        if not isinstance(found, int | float) or isinstance(found, bool) or not 0 <= found < 1e12:
             raise DataError(f"{name} must be a number, not {found}", where=self.where)
         return float(found)
+
+    def text(self, name: str, default: str) -> str:
+        found = self.get(name, default)
+        if not isinstance(found, str):
+            raise DataError(f"{name} must be a name, not {found}", where=self.where)
+        return found
+
+    def inside(self, *names: str) -> Config:
+        """The same with what the tables of these names hold laid over it."""
+        tables = [self.get(name, {}) for name in names]
+        for name, table in zip(names, tables, strict=True):
+            if not isinstance(table, dict):
+                raise DataError(f"{name} must be a table, not {table}", where=self.where)
+        merged = {name: value for table in (self.table, *tables) for name, value in table.items()}
+        return Config(self.where.parent, merged)
 
     def refuse(self, *unless: tuple[bool, str]) -> None:
         """Refuse a model that has what our layers do not."""

@@ -60,7 +60,8 @@ def _ready(folder: Path, config: Config) -> JsonTokenizer:
     except DataError as error:
         raise DataError(error.what, where=folder / FILE) from error
     names = {**_named(settings), **_named(read_json(folder / SPECIALS))}
-    names.setdefault("unk", table["model"].get("unk_token"))
+    if isinstance(unknown := table["model"].get("unk_token"), str):
+        names.setdefault("unk", unknown)
     for role in ("bos", "eos", "pad"):
         number = config.get(f"{role}_token_id")
         number = number[0] if isinstance(number, list) and number else number
@@ -71,7 +72,8 @@ def _ready(folder: Path, config: Config) -> JsonTokenizer:
 
 def _configure(table: Table, settings: Table) -> None:
     """What transformers lets tokenizer_config.json say over tokenizer.json."""
-    normal, before = table.get("normalizer") or {}, table.get("pre_tokenizer") or {}
+    parts = (table.get("normalizer"), table.get("pre_tokenizer"))
+    normal, before = (part if isinstance(part, dict) else {} for part in parts)
     if normal.get("type") == "BertNormalizer":
         for ours, theirs in (
             ("lowercase", "do_lower_case"),
