@@ -106,6 +106,17 @@ def test_settings_over_the_tokenizers_file(kind, setting, tmp_path):
         assert ids.tolist() == theirs(text, add_special_tokens=False)["input_ids"], text
 
 
+@pytest.mark.parametrize("kind", ["bert", "roberta"])
+def test_specials_that_older_folders_take_for_granted(kind, tmp_path):
+    folder, _ = foreign.save(kind, tmp_path / "model")
+    (folder / "tokenizer_config.json").write_text('{"model_max_length": 40}')
+    tokens = imported(folder).tokens
+    names = ("<s>", "</s>", "<pad>", "<unk>", "<mask>", "<sep>")
+    found = tokens.pieces([tokens.special(name) for name in names])
+    bert = ["[CLS]", "[SEP]", "[PAD]", "[UNK]", "[MASK]", "[SEP]"]
+    assert found == (bert if kind == "bert" else [*names[:5], "</s>"]) and not tokens.appended
+
+
 def test_parts_old_names_half_precision_and_the_licence(tmp_path):
     folder, theirs = foreign.save("bert", tmp_path / "model")
     whole = load_file(folder / "model.safetensors")
@@ -302,6 +313,13 @@ REFUSALS = {
         lambda f: (f / "tokenizer.json").write_text('{"model": {}}'),
         DataError,
         "not a tokenizer.json",
+    ),
+    "added tokens": (
+        lambda f: (f / "tokenizer_config.json").write_text(
+            '{"added_tokens_decoder": {"95": {"content": "<new>"}}}'
+        ),
+        DataError,
+        "'<new>' is token 95 here and not in tokenizer.json",
     ),
     "small embedding": (
         lambda f: retensor(

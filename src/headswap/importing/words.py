@@ -17,6 +17,13 @@ FILE, MODEL = "tokenizer.json", "tokenizer.model"
 SETTINGS, SPECIALS = "tokenizer_config.json", "special_tokens_map.json"
 # Their own ids are sentencepiece's, so the bare model can stand in for tokenizer.json.
 NUMBERED_ALIKE = ("llama", "mistral")
+# What older folders take for granted.
+USUAL = {
+    "pad": ("[PAD]", "<pad>"),
+    "unk": ("[UNK]", "<unk>"),
+    "sep": ("[SEP]",),
+    "mask": ("[MASK]", "<mask>"),
+}
 
 
 def files(folder: Path) -> list[Path]:
@@ -59,6 +66,7 @@ def _ready(folder: Path, config: Config) -> JsonTokenizer:
         bare = JsonTokenizer(content, {})
     except DataError as error:
         raise DataError(error.what, where=folder / FILE) from error
+    _check_added(bare, settings, folder)
     names = {**_named(settings), **_named(read_json(folder / SPECIALS))}
     if isinstance(unknown := table["model"].get("unk_token"), str):
         names.setdefault("unk", unknown)
@@ -68,6 +76,19 @@ def _ready(folder: Path, config: Config) -> JsonTokenizer:
         if role not in names and isinstance(number, int) and 0 <= number < bare.own:
             names[role] = bare.pieces([number])[0]
     return JsonTokenizer(content, _roles(bare, names))
+
+
+def _check_added(bare: JsonTokenizer, settings: Table, folder: Path) -> None:
+    """Tokens that the settings alone name would get ids that the file does not give."""
+    added = settings.get("added_tokens_decoder")
+    for number, token in added.items() if isinstance(added, dict) else ():
+        name = token.get("content") if isinstance(token, dict) else token
+        if isinstance(name, str) and str(bare.special(name)) != number:
+            raise DataError(
+                f"{name!r} is token {number} here and not in {FILE}",
+                where=folder / SETTINGS,
+                fix="save the tokenizer again with transformers",
+            )
 
 
 def _configure(table: Table, settings: Table) -> None:
@@ -103,6 +124,9 @@ def _roles(bare: JsonTokenizer, names: Mapping[str, str]) -> dict[str, str]:
     another mark is no padding here, where it is told from text by its id."""
     there = set(bare.pieces(range(bare.own)))
     known = {role: name for role, name in names.items() if name in there}
+    for role, usual in USUAL.items():
+        if name := next((name for name in usual if name in there), None):
+            known.setdefault(role, name)
     before, after = bare.around()
     eos = after or known.get("eos") or known.get("sep")
     found = {
@@ -110,7 +134,7 @@ def _roles(bare: JsonTokenizer, names: Mapping[str, str]) -> dict[str, str]:
         EOS: eos,
         UNK: known.get("unk"),
         MASK: known.get("mask"),
-        SEP: known.get("sep"),
+        SEP: known.get("sep") or after,
     }
     if known.get("pad") not in found.values():
         found[PAD] = known.get("pad")
