@@ -371,6 +371,11 @@ def test_what_cannot_be_the_same_is_refused(name, llama, tmp_path):
     assert not list((tmp_path / "cache").rglob("config.toml"))
 
 
+def test_a_snapshot_of_their_cache_goes_by_its_name(llama, tmp_path):
+    folder = shutil.copytree(llama, tmp_path / "models--someone--little-llama/snapshots/0f3a")
+    assert open_base(f"hf:{folder}", Silent()).path.name == "little-llama"
+
+
 def test_a_path_that_is_no_folder(tmp_path):
     with pytest.raises(StorageError, match="no such folder"):
         open_base(f"hf:{tmp_path / 'none'}", Silent())

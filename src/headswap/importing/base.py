@@ -50,11 +50,11 @@ def open_base(name: str | Path, report: Reporter) -> Run:
     read = [folder / CONFIG, *weights.files, *words.files(folder)]
     hashes = {path.name: files.sha256([path]) for path in read}
     key = hashlib.sha256(json.dumps([FORMAT, hashes]).encode()).hexdigest()[:16]
-    run = Run(cache_root() / "imports" / key / (folder.name or "model"))
+    run = Run(cache_root() / "imports" / key / _name(folder))
     if run.finished and storage.problem(run.path) is None:
         report.say(f"{run.path.name}: {run.provenance()['imported']['told']}")
         return run
-    report.begin(f"importing {folder.name}")
+    report.begin(f"importing {run.path.name}")
     try:
         converted = family.convert(config, weights)
         tokens = words.tokenizer(folder, config, len(converted.tensors[EMBEDDING]))
@@ -74,6 +74,13 @@ def open_base(name: str | Path, report: Reporter) -> Run:
         report.end()
     report.say(f"{run.path.name}: {facts['told']}")
     return run
+
+
+def _name(folder: Path) -> str:
+    """What arms and messages call the model: a snapshot in Hugging Face's own cache
+    (models--OWNER--NAME/snapshots/HASH) by its name, any other by its folder's."""
+    snapshot = folder.parent.name == "snapshots" and folder.parents[1].name.startswith("models--")
+    return folder.parents[1].name.rsplit("--", 1)[1] if snapshot else folder.name or "model"
 
 
 def _settings(stack: Stack, causal: bool, tokens: Tokenizer) -> Settings:
