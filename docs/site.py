@@ -22,6 +22,7 @@ PAGES = {
         "docs/experiment.md",
         "docs/translation.md",
         "docs/data.md",
+        "docs/import.md",
         "docs/export.md",
         "docs/serving.md",
         "docs/scaling.md",

@@ -10,6 +10,7 @@ from headswap import config, pipeline, use
 from headswap import settings as settings_module
 from headswap.experiment import conduct
 from headswap.experiment.design import REPORT, Design
+from headswap.importing.base import open_base
 from headswap.progress import Reporter, Silent
 from headswap.run import Run
 from headswap.settings import Settings
@@ -34,10 +35,12 @@ def train(
     device: str = "auto",
     report: Reporter | None = None,
 ) -> Trained:
-    """Train a new run and load it. ``changes`` are settings such as ``"train.lr=1e-3"``."""
+    """Train a new run and load it. ``base`` is a run, or ``"hf:FOLDER"``, a local Hugging Face
+    model; ``changes`` are settings such as ``"train.lr=1e-3"``."""
     chosen = [{"train": {"device": device}}, *changes]
-    settings = plan(objective, data, recipe, base, valid, test, chosen)
-    return Trained(pipeline.start(settings, Path(out), report or Silent()), device)
+    told = report or Silent()
+    settings = plan(objective, data, recipe, base, valid, test, chosen, told)
+    return Trained(pipeline.start(settings, Path(out), told), device)
 
 
 def resume(
@@ -121,15 +124,16 @@ def plan(
     valid: Paths = (),
     test: Paths = (),
     changes: Sequence[str | Table] = (),
+    report: Reporter | None = None,
 ) -> Settings:
     """The settings that ``train`` would run with."""
     base_settings = None
     sources: Table = {"train": _paths(data), "valid": _paths(valid), "test": _paths(test)}
     if base is not None:
-        base_run = Run.open(Path(base))
+        base_run = open_base(base, report or Silent())
         base_run.check_finished()
         base_settings = settings_module.from_table(base_run.settings())
-        sources["base"] = str(base)
+        sources["base"] = base_run.reference
     tables = [
         config.parse_assignment(change) if isinstance(change, str) else change for change in changes
     ]

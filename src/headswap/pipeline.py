@@ -96,6 +96,8 @@ def checked(settings: Settings) -> tuple[Settings, Table]:
         base.check_finished()
         data = dataclasses.replace(data, base=base.reference)
         hashes["base"] = {"sha256": files.sha256([base.path / runs.WEIGHTS])}
+        if imported := base.provenance().get("imported"):
+            hashes["base"]["imported"] = imported
     threads = plan.threads or torch.get_num_threads()
     plan = dataclasses.replace(plan, threads=threads)
     final = dataclasses.replace(settings, objective=objective, data=data, train=plan)
@@ -208,7 +210,7 @@ def _make_tokenizer(
     paths: Mapping[str, Sequence[Path]],
     seen: Sequence[LabelledText] | Sequence[PairText] | None,
     report: Reporter,
-) -> tokenizer.SentencePieceTokenizer:
+) -> Tokenizer:
     plan, data = settings.tokenizer, settings.data
     if data.base:
         return tokenizer.load(Run.open(Path(data.base)).path / runs.TOKENIZER)
@@ -253,7 +255,8 @@ def _fill(model: Model, settings: Settings, tokens: Tokenizer, report: Reporter)
             report.say(f"{base_run.path.name}: {carried}")
             return
         same = base_settings.objective == settings.objective
-        keep = tuple(name for name in heads if same or name != "label")
+        whole = base_run.provenance().get("imported", {"head": True})["head"]
+        keep = tuple(name for name in heads if whole and (same or name != "label"))
         source, carried = swap_head(base, heads, seed=seed, keep=keep)
         report.say(f"{base_run.path.name}: {carried}")
     _copy(source, model)
@@ -261,9 +264,10 @@ def _fill(model: Model, settings: Settings, tokens: Tokenizer, report: Reporter)
 
 @torch.no_grad()
 def _copy(source: Model, model: Model) -> None:
+    """A table of positions may be longer in the source than what is read here."""
     found = source.tensors()
     for name, tensor in model.tensors().items():
-        tensor.copy_(found[name])
+        tensor.copy_(found[name][: len(tensor)])
 
 
 def load_model(run: Run, device: torch.device | None = None) -> tuple[Model, Settings]:

@@ -14,7 +14,7 @@ from headswap.nn.visibility import Inputs, Visibility
 from headswap.objectives.base import pad_rows
 from headswap.objectives.language import HEAD
 from headswap.text.loader import by_length
-from headswap.text.tokenizer import MASK, SPACE, Tokenizer
+from headswap.text.tokenizer import MASK, Tokenizer
 from headswap.types import Ids
 
 ROWS = 256
@@ -78,7 +78,9 @@ def fill(model: Model, tokens: Tokenizer, text: str, most: int) -> list[list[Can
     mask = _mask_of(tokens)
     ids: list[int] = [tokens.bos]
     places = []
-    for number, part in enumerate(tokens.encode([part.strip() for part in parts])):
+    # The space before a word is a part of it to some tokenizers.
+    parts = [parts[0].strip(), *(part.rstrip() for part in parts[1:])]
+    for number, part in enumerate(tokens.encode(parts)):
         if number:
             places.append(len(ids))
             ids.append(mask)
@@ -93,11 +95,17 @@ def fill(model: Model, tokens: Tokenizer, text: str, most: int) -> list[list[Can
     best = chances.topk(min(most, chances.shape[1]))
     return [
         [
-            Candidate(name.replace(SPACE, " ").strip() or name, chance)
-            for name, chance in zip(tokens.pieces(row), values, strict=True)
+            Candidate(_readable(tokens, token), chance)
+            for token, chance in zip(row, values, strict=True)
         ]
         for row, values in zip(best.indices.tolist(), best.values.tolist(), strict=True)
     ]
+
+
+def _readable(tokens: Tokenizer, token: int) -> str:
+    """A token as it stands in a text; its name where it is a special or a part of a letter."""
+    text = tokens.decode([token]).strip()
+    return text if text and "\N{REPLACEMENT CHARACTER}" not in text else tokens.pieces([token])[0]
 
 
 def _mask_of(tokens: Tokenizer) -> int:

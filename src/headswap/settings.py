@@ -143,7 +143,15 @@ def resolve(
         if any(key in change.get("train", {}) for key in BUDGETS):
             table["train"] = {k: v for k, v in table["train"].items() if k not in BUDGETS}
         table = config.merge(table, change)
-    return from_table({**table, "recipe": name, "objective": objective})
+    made = from_table({**table, "recipe": name, "objective": objective})
+    if base is not None and base.model.positions == "learned":
+        most = base.model.length
+        if made.model.length > most:
+            raise UsageError(
+                f"the base has learnt {most} positions, not {made.model.length}",
+                fix=f"set model.length to {most} or less",
+            )
+    return made
 
 
 def _check_mixer(model: Stack, objective: Objective) -> None:

@@ -56,9 +56,11 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 
 def write_manifest(folder: Path, names: Sequence[str] | None = None) -> None:
-    """List the files of a folder with their hashes, after syncing each to disk."""
+    """List the files of a folder, those inside its folders too, with their hashes, after
+    syncing each to disk."""
     if names is None:
-        names = sorted(path.name for path in folder.iterdir() if path.is_file())
+        found = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
+        names = sorted(path.as_posix() for path in found)
     for name in names:
         with (folder / name).open("rb") as stream:
             os.fsync(stream.fileno())

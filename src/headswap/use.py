@@ -156,7 +156,7 @@ class Trained:
         """What is never generated: marks that no text holds."""
         special = self.tokens.special
         every = (self.tokens.bos, self.tokens.pad, special(tokenizer.MASK), special(tokenizer.SEP))
-        return tuple(token for token in every if token is not None)
+        return tuple(t for t in every if t is not None and t != self.tokens.eos)
 
     def fill(self, text: str, most: int = 5) -> list[list[scoring.Candidate]]:
         """For each ``<mask>`` of a text, the likeliest tokens."""

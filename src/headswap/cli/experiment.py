@@ -62,6 +62,8 @@ def transfer(
 
         headswap transfer reviews.csv --from english-small --labels 50,200,1000
 
+        headswap transfer reviews.csv --from english-small --from hf:models/bert
+
         headswap transfer train.csv --test test.csv --text corpus.txt --objectives causal,masked
 
     Parameters
@@ -78,8 +80,8 @@ def transfer(
     out
         The folder to make; runs/transfer-NAME when left out.
     base
-        A finished run to start from, or english-small, the base that comes with Headswap. May
-        be repeated.
+        A finished run to start from; english-small, the base that comes with Headswap; or
+        hf:FOLDER, a local Hugging Face model. May be repeated.
     objectives
         Pretrain a base for each of these, separated by commas: causal,masked,hybrid.
     recipe

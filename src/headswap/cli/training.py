@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
@@ -18,6 +18,9 @@ from headswap.cli.options import (
     reporter,
 )
 from headswap.errors import UsageError
+
+if TYPE_CHECKING:
+    from headswap.progress import Reporter
 
 
 def train(
@@ -56,6 +59,8 @@ def train(
 
         headswap train classify reviews.csv --from runs/base --out runs/reviews
 
+        headswap train classify reviews.csv --from hf:models/bert --out runs/bert
+
         headswap train classify reviews.csv --out runs/scratch
 
         headswap train translate train.en train.de --recipe tiny-translate --out runs/en-de
@@ -71,8 +76,9 @@ def train(
     out
         The run folder to make. It holds everything: settings, weights, metrics, predictions.
     base
-        A finished run whose backbone is kept and whose head is swapped, or english-small, the
-        base that comes with Headswap. Without it, training starts from random weights.
+        A finished run whose backbone is kept and whose head is swapped; english-small, the base
+        that comes with Headswap; or hf:FOLDER, a local Hugging Face model (BERT, RoBERTa, GPT-2,
+        Llama, EuroBERT and kin). Without it, training starts from random weights.
     recipe
         A named starting point (see `headswap recipes`) or a .toml file; the base's own, or
         tiny.
@@ -124,16 +130,17 @@ def train(
         tokenizer={"model": _resolved(tokenizer), "pieces": _resolved(pieces)},
         data={"documents": documents, "text_column": text_column, "label_column": label_column},
     )
+    report = reporter()
     if base is not None and tokenizer is not None:
-        _check_same_tokenizer(base, tokenizer, pieces)
-    settings = api.plan(objective, data, recipe, base, valid, test, [flags, *set_])
+        base = _with_tokenizer(base, tokenizer, pieces, report)
+    settings = api.plan(objective, data, recipe, base, valid, test, [flags, *set_], report)
     if print_config:
         print(config.dumps(settings.to_table()), end="")
         return
     if dry_run:
         print("\n".join(inspection.plan_lines(pipeline.checked(settings)[0])))
         return
-    pipeline.start(settings, out, reporter())
+    pipeline.start(settings, out, report)
     print(out)
 
 
@@ -176,14 +183,18 @@ def _resolved(path: Path | None) -> str | None:
     return None if path is None else str(path.resolve())
 
 
-def _check_same_tokenizer(base: Path, model: Path, pieces: Path | None) -> None:
-    from headswap.run import TOKENIZER, Run
+def _with_tokenizer(base: Path, model: Path, pieces: Path | None, report: Reporter) -> Path:
+    """The base's run, refused when it was made with another tokenizer."""
+    from headswap.importing.base import open_base
+    from headswap.run import TOKENIZER
     from headswap.text import tokenizer
 
-    ours = tokenizer.load(Run.open(base).path / TOKENIZER)
+    run = open_base(base, report)
+    ours = tokenizer.load(run.path / TOKENIZER)
     if tokenizer.load_model(model, pieces).fingerprint != ours.fingerprint:
         raise UsageError(
             f"the base was made with another tokenizer than {model}",
             where=base,
             fix="leave --tokenizer out: a base brings its own",
         )
+    return Path(run.reference)

@@ -12,6 +12,7 @@ from headswap.errors import DataError, UsageError
 from headswap.experiment import speed
 from headswap.experiment.design import Design, Folder
 from headswap.experiment.plan import Arm, Base
+from headswap.importing.base import SCHEME, open_base
 from headswap.ledger import flops_a_token
 from headswap.progress import Reporter
 from headswap.run import TOKENIZER, Run
@@ -43,7 +44,9 @@ def find(
         if table.get("objective") == "linear":
             raise UsageError("a linear run cannot be a base", where=run.path)
         _check_language(run, texts, report)
-        base = Base(_unique(run.path.name, known), run.reference)
+        imported = run.provenance().get("imported")
+        origin = imported and f"{SCHEME}{imported['from']}"
+        base = Base(_unique(run.path.name, known), run.reference, origin=origin)
         add(base, settings.from_table(table))
         if design.text and not design.objectives:
             more = Base(f"{base.name}-adapted", "", _language_objective(run), None, base.run)
@@ -53,7 +56,22 @@ def find(
         add(base, settings.resolve(objective, design.recipe, _changes(design)))
     for base in list(bases) if design.via else ():
         add(Base(f"{base.name}-via", "", None, None, base.name, via=True), known[base.name])
+    if any(base.origin for base in bases):  # sizes differ, and with them sensible rates
+        rates = {name: classifier(design, made).train.lr for name, made in known.items()}
+        bases = [dataclasses.replace(base, rate=rates[base.name]) for base in bases]
     return tuple(bases), known
+
+
+def classifier(design: Design, base: Settings) -> Settings:
+    """The settings of a classifier on a base, as far as the design alone decides them."""
+    changes = [config.parse_assignment(text) for text in design.changes]
+    return settings.resolve("classify", None, changes, base=base)
+
+
+def heaviest(design: Design, known: Mapping[str, Settings]) -> Settings:
+    """The classifier that takes the most time and memory: what an experiment is planned for."""
+    made = [classifier(design, base) for base in known.values()]
+    return max(made, key=lambda one: flops_a_token(one.model, {}, one.model.length, 0.0))
 
 
 def arms_of(
@@ -123,7 +141,10 @@ def located(folder: Folder, base: Base) -> Path:
 def make(
     folder: Folder, design: Design, base: Base, bases: Sequence[Base], report: Reporter
 ) -> None:
-    """Pretrain a base or fine-tune it on related labels, or find it done."""
+    """Pretrain a base or fine-tune it on related labels, or find it done. An imported one is
+    imported again when the cache was emptied."""
+    if base.origin and not Run(Path(base.run)).exists():
+        open_base(base.origin, report)
     if base.run:
         return
     out = folder.base(base.name)

@@ -8,13 +8,14 @@ import json
 import shutil
 from pathlib import Path
 
-from headswap import config, settings, storage
+from headswap import settings, storage
 from headswap.errors import DataError, Interrupted, UsageError
 from headswap.experiment import bases, explain, findings, speed, splits, verdict
 from headswap.experiment.design import CARD, CHECK, PLAN, ROLES, Design, Folder
 from headswap.experiment.jobs import Workers, Workshop
 from headswap.experiment.plan import Costs, Job, Plan, curve, fit
 from headswap.experiment.sharing import side_by_side
+from headswap.importing.base import open_base
 from headswap.planning import memory
 from headswap.progress import Reporter, duration
 from headswap.run import Run
@@ -26,7 +27,7 @@ from headswap.types import Table
 
 def start(design: Design, out: Path, report: Reporter) -> Folder:
     """Check, plan and conduct a new experiment. One that cannot begin leaves no folder."""
-    design = _resolved(design)
+    design = _resolved(design, report)
     if Folder(out).exists():
         Folder.create(out, design)  # refuses, and says how to go on
     rows = splits.make(design, report)
@@ -73,11 +74,9 @@ def make_plan(design: Design, rows: splits.Rows, checked: Table, report: Reporte
     """What will be run, after a second of measuring what this machine can do."""
     found, known = bases.find(design, [row.text for row in rows["train"]], report)
     arms = bases.arms_of(design, found, known)
-    first = known[found[0].name]
-    changes = [config.parse_assignment(text) for text in design.changes]
-    chosen = settings.resolve("classify", None, changes, base=first)
+    chosen, heaviest = bases.classifier(design, known[found[0].name]), bases.heaviest(design, known)
     workers, threads = speed.share_out(design.device, design.workers)
-    workers = _that_fit(chosen, design, workers, report)
+    workers = _that_fit(heaviest, design, workers, report)
     full = len(rows["train"])
     sizes, told = curve(full, design.labels)
     reach = curve(full, design.reach)[0] if design.reach else ()
@@ -96,9 +95,9 @@ def make_plan(design: Design, rows: splits.Rows, checked: Table, report: Reporte
         told=(told,) if told else (),
     )
     words = checked["splits"]["train"]["words_mean"]
-    length = round(min(chosen.model.length, TOKENS_A_WORD * words + 2))
-    batch = chosen.train.batch
-    step = speed.SHARING * speed.step_seconds(chosen.model, batch, length, design.device, threads)
+    length = round(min(heaviest.model.length, TOKENS_A_WORD * words + 2))
+    batch = heaviest.train.batch
+    step = speed.SHARING * speed.step_seconds(heaviest.model, batch, length, design.device, threads)
     together = speed.effective(design.device, workers)
     costs = Costs(step, step / 3 / batch, batch, together, len(rows["valid"]), len(rows["test"]))
     pretraining = bases.pretraining_seconds(design, found)
@@ -145,13 +144,13 @@ def _tell(plan: Plan, report: Reporter) -> None:
         report.say(f"plan: scratch and linear also with {more} labels")
 
 
-def _resolved(design: Design) -> Design:
+def _resolved(design: Design, report: Reporter) -> Design:
     """The design with absolute paths, a recipe, and bases or objectives filled in."""
     changed: Table = {
         role: tuple(str(path.resolve()) for path in files.expand(getattr(design, role)))
         for role in ROLES
     }
-    found = tuple(Run.open(Path(base)).reference for base in design.bases)
+    found = tuple(open_base(base, report).reference for base in design.bases)
     recipe = design.recipe
     if recipe is None:
         recipe = "tiny" if machine.pick_device(design.device).type == "cpu" else "small"

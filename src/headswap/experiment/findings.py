@@ -305,8 +305,13 @@ def _cost(found: Experiment) -> Table:
     """Training FLOPs, parameters and seconds, of the bases and of all runs of each arm."""
     bases = []
     for base in found.plan.bases:
+        if base.origin and not Run(Path(base.run)).exists():
+            continue  # imported into a cache that was emptied since
         run = Run.open(found.folder.base(base.name) if not base.run else Path(base.run))
-        bases.append({"name": base.name, "made_here": not base.run, **_training(run)})
+        imported = run.provenance().get("imported")
+        origin = imported and {name: imported[name] for name in ("family", "licence")}
+        known = {"name": base.name, "made_here": not base.run, "imported": origin}
+        bases.append({**known, **_training(run)})
     arms = []
     for arm in found.plan.arms:
         cells = [found.cells[arm.name, size] for size in found.plan.sizes_of(arm)]

@@ -46,7 +46,8 @@ class Base:
     """A base: an existing run (``run``), or one to be pretrained for ``tokens`` tokens.
 
     ``start`` is the run that pretraining goes on from; ``via`` says that the base is then
-    fine-tuned on related labels.
+    fine-tuned on related labels. ``rate`` is what its arms' learning rates are tried around,
+    when it is not the plan's; ``origin`` is the folder that ``run`` was imported from.
     """
 
     name: str
@@ -55,6 +56,8 @@ class Base:
     tokens: int | None = None
     start: str | None = None
     via: bool = False
+    rate: float | None = None
+    origin: str | None = None
 
 
 @dataclass(frozen=True)
@@ -90,7 +93,8 @@ class Plan:
     def rates(self, arm: Arm) -> tuple[float, ...]:
         """The learning rates that are tried: as many for every neural arm."""
         scales = PROBE_RATES if arm.kind == "probe" else RATES
-        return tuple(float(f"{scale * self.rate:.2g}") for scale in scales)
+        own = [base.rate for base in self.bases if base.name == arm.base and base.rate]
+        return tuple(float(f"{scale * (own or [self.rate])[0]:.2g}") for scale in scales)
 
     @property
     def main(self) -> int:

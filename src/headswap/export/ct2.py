@@ -69,8 +69,8 @@ def _translator(library: Any, trained: Trained) -> Any:
     spec.register_source_vocabulary(names)
     spec.register_target_vocabulary(names)
     config = {"bos_token": BOS, "eos_token": EOS, "unk_token": UNK, "decoder_start_token": BOS}
-    for name, value in config.items():
-        setattr(spec.config, name, value)
+    for name, special in config.items():
+        setattr(spec.config, name, _name(trained, special))
     return spec
 
 
@@ -96,8 +96,8 @@ def _generator(library: Any, trained: Trained) -> Any:
     _side(spec.decoder, backbone, stack, backbone.embedding.weight)
     _project(spec.decoder, trained)
     spec.register_vocabulary(trained.tokens.pieces(range(trained.tokens.size)))
-    for name, value in {"bos_token": BOS, "eos_token": EOS, "unk_token": UNK}.items():
-        setattr(spec.config, name, value)
+    for name, special in {"bos_token": BOS, "eos_token": EOS, "unk_token": UNK}.items():
+        setattr(spec.config, name, _name(trained, special))
     if stack.norm == "rms":
         spec.config.layer_norm_epsilon = stack.norm_epsilon
     return spec
@@ -146,7 +146,8 @@ def _project(spec: Any, trained: Trained) -> None:
 
 def _parity(library: Any, trained: Trained, folder: Path, texts: list[str]) -> float:
     tokens, objective = trained.tokens, trained.settings.objective
-    never = [PAD, BOS] + [name for name in (MASK, SEP) if tokens.special(name) is not None]
+    unheard = {name: tokens.special(name) for name in (PAD, BOS, MASK, SEP)}
+    never = [_name(trained, name) for name, i in unheard.items() if i not in (None, tokens.eos)]
     threads = torch.get_num_threads()
     if isinstance(objective, Translate):
         engine = library.Translator(str(folder), inter_threads=1, intra_threads=threads)
@@ -158,7 +159,7 @@ def _parity(library: Any, trained: Trained, folder: Path, texts: list[str]) -> f
             [tokens.pieces(source) for source in sources],
             beam_size=1,
             max_decoding_length=max(limits),
-            suppress_sequences=[[name] for name in (*never, UNK)],
+            suppress_sequences=[[name] for name in (*never, _name(trained, UNK))],
         )
         ids_of = {name: i for i, name in enumerate(tokens.pieces(range(tokens.size)))}
         theirs = [
@@ -171,7 +172,7 @@ def _parity(library: Any, trained: Trained, folder: Path, texts: list[str]) -> f
     prompts = [tokens.pieces(ids) for ids in tokens.encode(starts)]
     ours = trained.generate(starts, LONGEST)
     found = engine.generate_batch(
-        [[BOS, *prompt] for prompt in prompts],
+        [[_name(trained, BOS), *prompt] for prompt in prompts],
         sampling_topk=1,
         max_length=LONGEST,
         include_prompt_in_result=False,
@@ -185,9 +186,16 @@ def _parity(library: Any, trained: Trained, folder: Path, texts: list[str]) -> f
     return float(np.mean([one == two for one, two in zip(ours, theirs, strict=True)]))
 
 
+def _name(trained: Trained, special: str) -> str:
+    """What the tokenizer calls one of our specials."""
+    number = trained.tokens.special(special)
+    return special if number is None else trained.tokens.pieces([number])[0]
+
+
 def _activation(library: Any, name: str) -> Any:
     kinds = library.specs.Activation
-    return {"relu": kinds.RELU, "gelu": kinds.GELU, "silu": kinds.SWISH}[name]
+    known = {"relu": kinds.RELU, "gelu": kinds.GELU, "silu": kinds.SWISH}
+    return {**known, "gelu_tanh": kinds.GELUTanh}[name]
 
 
 def _linear(spec: Any, module: Any) -> None:

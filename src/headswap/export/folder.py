@@ -12,6 +12,8 @@ from headswap.errors import UsageError
 from headswap.export import ct2, hf, onnx
 from headswap.objectives import Translate
 from headswap.run import Run
+from headswap.text.tokenizer import MODEL_FILE
+from headswap.text.tokenizer_json import JSON_FILE, JsonTokenizer
 from headswap.types import Table
 from headswap.use import Trained, load
 from headswap.version import __version__
@@ -70,11 +72,12 @@ def _card(trained: Trained, run: Run, to: Target, found: Table) -> str:
         for split, figures in run.scores().items()
         if split in ("valid", "test")
     }
+    words = JSON_FILE if isinstance(trained.tokens, JsonTokenizer) else MODEL_FILE
     use = {
         "hf": f"AutoModel classes of transformers load it; the architecture is "
         f"{found.get('architecture')}.",
-        "onnx": "`headswap.json` says how a text is read; `sentencepiece.model` is the tokenizer.",
-        "ctranslate2": "CTranslate2 loads the folder; `sentencepiece.model` is the tokenizer.",
+        "onnx": f"`headswap.json` says how a text is read; `{words}` is the tokenizer.",
+        "ctranslate2": f"CTranslate2 loads the folder; `{words}` is the tokenizer.",
     }
     labels = getattr(objective, "labels", ())
     parts = [

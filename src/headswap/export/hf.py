@@ -243,7 +243,7 @@ def _marian(trained: Trained) -> Plan:
         decoder_attention_heads=stack.heads,
         encoder_ffn_dim=stack.feedforward,
         decoder_ffn_dim=stack.feedforward,
-        activation_function=stack.activation,
+        activation_function=stack.activation.replace("gelu_tanh", "gelu_pytorch_tanh"),
         scale_embedding=stack.scale_embedding,
         max_position_embeddings=MARIAN_POSITIONS,
         pad_token_id=tokens.pad,
@@ -307,9 +307,9 @@ def _marian_tensors(trained: Trained) -> Iterator[tuple[str, Tensor]]:
 def _tokenizer_settings(trained: Trained) -> Table:
     known = {"bos": BOS, "eos": EOS, "unk": UNK, "pad": PAD, "mask": MASK, "sep": SEP}
     names = {
-        f"{role}_token": name
+        f"{role}_token": trained.tokens.pieces([number])[0]
         for role, name in known.items()
-        if trained.tokens.special(name) is not None
+        if (number := trained.tokens.special(name)) is not None
     }
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",

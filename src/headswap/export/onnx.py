@@ -16,6 +16,7 @@ from headswap.nn.visibility import PADDING, Inputs, Rule, Visibility
 from headswap.objectives import Classify, Translate
 from headswap.objectives.base import pad_rows
 from headswap.objectives.language import HEAD
+from headswap.text.tokenizer_json import JSON_FILE, JsonTokenizer
 from headswap.types import Table
 from headswap.use import Trained
 
@@ -111,7 +112,9 @@ def _facts(trained: Trained, what: str, rule: Rule) -> Table:
         "pad": tokens.pad,
         "length": trained.settings.model.length,
         "labels": list(getattr(objective, "labels", ())),
-        "tokenizer": "sentencepiece.model, renumbered where tokenizer.json says so",
+        "tokenizer": JSON_FILE
+        if isinstance(tokens, JsonTokenizer)
+        else "sentencepiece.model, renumbered where tokenizer.json says so",
     }
 
 

@@ -1,4 +1,4 @@
-"""A sentencepiece model as a ``tokenizer.json`` that gives the same ids."""
+"""A run's tokenizer as a ``tokenizer.json`` that gives the same ids."""
 
 from __future__ import annotations
 
@@ -6,16 +6,35 @@ from collections.abc import Sequence
 from typing import Any
 
 from headswap.errors import ResourceError, UsageError
-from headswap.text.tokenizer import SPACE, SentencePieceTokenizer
+from headswap.text.tokenizer import SPACE, SentencePieceTokenizer, Tokenizer
+from headswap.text.tokenizer_json import JsonTokenizer
 
 BPE, UNIGRAM = 2, 1  # sentencepiece's own numbers
 
 
-def convert(tokens: SentencePieceTokenizer, before: Sequence[str], after: Sequence[str]) -> Any:
+def convert(tokens: Tokenizer, before: Sequence[str], after: Sequence[str]) -> Any:
     """A ``tokenizers.Tokenizer`` that puts these specials around a text."""
-    library, proto = _library(), _proto(tokens.model)
+    library, names = _library(), tokens.pieces(range(tokens.size))
+    if isinstance(tokens, JsonTokenizer):
+        made = library.Tokenizer.from_str(tokens.content)
+        specials = tokens.appended
+    else:
+        assert isinstance(tokens, SentencePieceTokenizer)
+        made = _from_sentencepiece(library, tokens, names)
+        specials = tuple(name for name in names if tokens.is_special(name))
+    made.add_special_tokens([library.AddedToken(n, normalized=False) for n in specials])
+    ids = {name: tokens.special(name) for name in dict.fromkeys([*before, *after])}
+    shown = {name: names[i] for name, i in ids.items() if i is not None}
+    around = [*(shown[name] for name in before), "$A", *(shown[name] for name in after)]
+    made.post_processor = library.processors.TemplateProcessing(
+        single=around, special_tokens=[(shown[name], ids[name]) for name in shown]
+    )
+    return made
+
+
+def _from_sentencepiece(library: Any, tokens: SentencePieceTokenizer, names: Sequence[str]) -> Any:
+    proto = _proto(tokens.model)
     pieces = [(piece.piece, piece.score) for piece in proto.pieces]
-    names = tokens.pieces(range(tokens.size))
     if names[: len(pieces)] != [name for name, _ in pieces]:
         raise UsageError(
             "a tokenizer whose pieces were renumbered has no tokenizer.json that gives its ids",
@@ -31,13 +50,6 @@ def convert(tokens: SentencePieceTokenizer, before: Sequence[str], after: Sequen
     else:
         raise UsageError("only bpe and unigram tokenizers have a tokenizer.json")
     _wrap(library, made, proto)
-    specials = [name for name in names if tokens.is_special(name)]
-    made.add_special_tokens([library.AddedToken(n, normalized=False) for n in specials])
-    around = " ".join([*before, "$A", *after])
-    numbered = [(name, names.index(name)) for name in dict.fromkeys([*before, *after])]
-    made.post_processor = library.processors.TemplateProcessing(
-        single=around, special_tokens=numbered
-    )
     return made
 
 

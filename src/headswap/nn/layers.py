@@ -4,6 +4,7 @@ a feed-forward, each with a norm and a shortcut."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
@@ -16,6 +17,7 @@ from headswap.nn.spec import Stack
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
     "gelu": F.gelu,
+    "gelu_tanh": partial(F.gelu, approximate="tanh"),  # GPT-2's
     "silu": F.silu,
 }
 

@@ -39,18 +39,20 @@ class Model(nn.Module):
 
 @dataclass(frozen=True)
 class Carried:
-    """What a head swap kept and what it made anew."""
+    """What a head swap kept and what it made anew. A new head may have no weights of its own
+    but the embedding's."""
 
     tensors: int
     parameters: int
     new_tensors: int
     new_parameters: int
+    heads: bool = False
 
     def __str__(self) -> str:
         kept = f"carried over {self.tensors} tensors ({self.parameters:,} parameters)"
-        if not self.new_tensors:
-            return f"{kept}, the head included"
-        return f"{kept}; new: {self.new_tensors} ({self.new_parameters:,} parameters)"
+        if self.new_tensors:
+            return f"{kept}; new: {self.new_tensors} ({self.new_parameters:,} parameters)"
+        return f"{kept}, the head included" if self.heads else f"{kept}; the head is new"
 
 
 def swap_head(
@@ -65,13 +67,14 @@ def swap_head(
     nn.Module.__init__(swapped)
     swapped.backbone = backbone
     swapped.heads = nn.ModuleDict()
-    names = {f"backbone.{name}" for name, _ in backbone.named_parameters()}
+    names, new = {f"backbone.{name}" for name, _ in backbone.named_parameters()}, 0
     for name, spec in heads.items():
         old = model.heads[name] if name in keep and name in model.heads else None
         if old is not None and old.spec == spec:
             swapped.heads[name] = old
             names |= {f"heads.{name}.{part}" for part, _ in old.named_parameters()}
         else:
+            new += 1
             with torch.random.fork_rng(devices=[]):
                 swapped.heads[name] = spec.build(backbone.embedding).to(model.device)
     kept = {name: tensor for name, tensor in swapped.tensors().items() if name in names}
@@ -82,6 +85,7 @@ def swap_head(
         sum(tensor.numel() for tensor in kept.values()),
         len(fresh),
         sum(tensor.numel() for tensor in fresh.values()),
+        heads=not new,
     )
 
 
@@ -96,7 +100,7 @@ def warm_start(
         for name, tensor in base.backbone.named_parameters():
             for target in (f"backbone.{name}", f"backbone.encoder.{name}"):
                 if target in tensors:
-                    tensors[target].copy_(tensor)
+                    tensors[target].copy_(tensor[: len(tensors[target])])
                     kept[target] = tensor
     fresh = {name: tensor for name, tensor in tensors.items() if name not in kept}
     return model, Carried(

@@ -53,7 +53,7 @@ class Stack:
     final_norm: bool = True
     positions: Literal["sinusoidal", "learned", "rotary", "none"] = "rotary"
     rotary_base: float = 10_000.0
-    activation: Literal["relu", "gelu", "silu"] = "silu"
+    activation: Literal["relu", "gelu", "gelu_tanh", "silu"] = "silu"
     gated: bool = True
     bias: bool = False
     qk_norm: bool = False

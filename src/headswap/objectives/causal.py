@@ -46,8 +46,12 @@ class Causal:
         table = pad_rows([window.ids for window in examples], tokens.pad)
         read, predicted = table[:, :-1], table[:, 1:]
         visibility, positions = packed(read, tokens, "causal")
-        # The start of the next document is not predictable from this one.
-        where = np.flatnonzero((predicted != tokens.bos) & (predicted != tokens.pad))
+        # The start of the next document is not predictable from this one. Where one token is
+        # both marks (GPT-2's), the start is the one that follows an end.
+        start = predicted == tokens.bos
+        if tokens.bos == tokens.eos:
+            start &= read == tokens.eos
+        where = np.flatnonzero(~start & (predicted != tokens.pad))
         inputs = Inputs(torch.from_numpy(np.ascontiguousarray(read)), visibility, positions)
         real = int((read != tokens.pad).sum())
         targets = {TERM: scored(predicted.ravel()[where], where, context)}

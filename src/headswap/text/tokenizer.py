@@ -1,4 +1,5 @@
-"""Text to ids and back, with sentencepiece.
+"""Text to ids and back, with sentencepiece; models from elsewhere bring another tokenizer
+(``text/tokenizer_json.py``) and are saved and loaded alike.
 
 Training is deterministic: the sample of the corpus is chosen by hash, the trainer's thread
 count is fixed (another count gives another vocabulary), and no path enters the model.
@@ -29,6 +30,7 @@ from headswap.types import Ids
 PAD, BOS, EOS, UNK, MASK, SEP = "<pad>", "<s>", "</s>", "<unk>", "<mask>", "<sep>"
 SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
 COURSE_SPECIALS = (BOS, PAD, EOS, UNK)
+SENTENCE_ENDS = (".", "!", "?", "…", "。")
 TRAINER_THREADS = 4
 TOKENS_A_WORD = 1.4  # of a usual text, to plan with before there is a tokenizer
 SMALLEST = 263
@@ -65,6 +67,8 @@ class Tokenizer(Protocol):
     unk: int
     fingerprint: str
 
+    @property
+    def appended(self) -> tuple[str, ...]: ...
     def special(self, name: str) -> int | None: ...
     def encode(self, texts: Sequence[str]) -> list[Ids]: ...
     def decode(self, ids: Iterable[int]) -> str: ...
@@ -142,7 +146,7 @@ class SentencePieceTokenizer:
     @cache  # noqa: B019
     def sentence_ends(self) -> np.ndarray:
         """By id: whether a sentence may end with it."""
-        return np.array([name.endswith((".", "!", "?", "…", "。")) for name in self._names])
+        return np.array([name.endswith(SENTENCE_ENDS) for name in self._names])
 
     def extends(self, other: Tokenizer) -> bool:
         """Whether every id of the other means the same here."""
@@ -164,10 +168,15 @@ class SentencePieceTokenizer:
         return name in (PAD, BOS, EOS, UNK, MASK, SEP) or name in self._appended
 
 
-def load(folder: Path) -> SentencePieceTokenizer:
+def load(folder: Path) -> Tokenizer:
     """The tokenizer that ``save`` wrote."""
+    from headswap.text import tokenizer_json as ready
+
     try:
         meta = json.loads((folder / META_FILE).read_text("utf-8"))
+        if meta["kind"] == ready.KIND:
+            content = (folder / ready.JSON_FILE).read_text("utf-8")
+            return ready.JsonTokenizer(content, meta["roles"], meta["appended"])
         model = (folder / MODEL_FILE).read_bytes()
         return SentencePieceTokenizer(model, meta["order"], meta["appended"])
     except FileNotFoundError as error:
@@ -176,7 +185,7 @@ def load(folder: Path) -> SentencePieceTokenizer:
         raise DataError(f"damaged ({error})", where=folder / META_FILE) from error
 
 
-def load_model(model: Path, pieces: Path | None = None) -> SentencePieceTokenizer:
+def load_model(model: Path, pieces: Path | None = None) -> Tokenizer:
     """An existing sentencepiece ``.model``, with the dictionary that numbers its pieces, or
     a run's tokenizer folder."""
     if model.is_dir():
