@@ -11,8 +11,9 @@ import torch
 from headswap.errors import UsageError
 from headswap.looking.reading import Read, read
 from headswap.nn.backbone import EncoderDecoder
-from headswap.text.tokenizer import SPACE
 from headswap.use import Trained
+
+PUNCTUATION = ".,;:!?()[]«»\"'…"
 
 
 @dataclass(frozen=True)
@@ -69,17 +70,22 @@ def _vectors(trained: Trained, word: str, sentence: str) -> np.ndarray:
 
 
 def _where(trained: Trained, word: str, reading: Read) -> list[int]:
-    """The places of the word's pieces: the first run of whole words that spells it."""
-    inputs = reading.inputs.source or reading.inputs
-    pieces = trained.tokens.pieces(inputs.ids_BT[0].tolist())
-    wanted = word.casefold()
-    for first in range(len(pieces)):
-        spelled = ""
-        for last in range(first, len(pieces)):
-            spelled += pieces[last].replace(SPACE, " ")
-            ends = last + 1 == len(pieces) or not pieces[last + 1][:1].isalnum()
-            if spelled.strip().casefold() == wanted and ends and pieces[first].startswith(SPACE):
+    """The places of the word's pieces: the first that spell it and nothing more."""
+    tokens, inputs = trained.tokens, reading.inputs.source or reading.inputs
+    ids: list[int] = inputs.ids_BT[0].tolist()
+    wanted = word.strip().casefold()
+    for first in range(len(ids)):
+        for last in range(first, len(ids)):
+            spelled = tokens.decode(ids[first : last + 1]).strip().casefold()
+            if spelled == wanted and _ends(trained, ids, first, last):
                 return list(range(first, last + 1))
-            if len(spelled.strip()) > len(word):
+            if len(spelled) > len(wanted):
                 break
     return []
+
+
+def _ends(trained: Trained, ids: list[int], first: int, last: int) -> bool:
+    """Whether pieces are a word of their own, and no part of a longer one."""
+    whole = trained.tokens.decode(ids).casefold().split()
+    part = trained.tokens.decode(ids[first : last + 1]).strip().casefold()
+    return any(part == token.strip(PUNCTUATION) for token in whole)
