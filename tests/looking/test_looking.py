@@ -130,6 +130,9 @@ def test_masks_forbid_and_the_proof_holds(tokens):
     assert all(proof(masked, read(masked, TEXT)).allowed)
     by_name = {mask.name: mask for mask in masks(causal, read(causal, TEXT))}
     assert (by_name["alone"].allowed_TS == np.tri(len(by_name["alone"].queries))).all()
+    half = len(by_name["prefix"].queries) // 2
+    assert by_name["prefix"].allowed_TS[:, :half].all()
+    assert (by_name["prefix"].allowed_TS[:, half:] == by_name["alone"].allowed_TS[:, half:]).all()
     second = by_name["packed"].queries.index("<s>", 1)
     assert not by_name["packed"].allowed_TS[second:, :second].any()
     assert masks(translator, read(translator, TEXT))[-1].allowed_TS.all()

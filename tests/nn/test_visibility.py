@@ -1,5 +1,7 @@
 import torch
 
+from conftest import STACKS
+from headswap.nn.backbone import Backbone
 from headswap.nn.visibility import PADDING, Inputs, Visibility
 
 CPU = torch.device("cpu")
@@ -57,3 +59,20 @@ def test_twice_is_every_row_again():
     assert both.source is not None
     assert both.source.ids_BT.tolist() == [[4, 5], [6, 0], [4, 5], [6, 0]]
     assert both.source.visibility.documents_BS.tolist() == [[0, 0], [0, -1]] * 2
+
+
+def test_a_prefix_is_seen_by_all_and_the_kernel_agrees():
+    rule = Visibility("causal", prefix_B=torch.tensor([3, 1]))
+    allowed = rule.allowed(2, 5, 5, torch.device("cpu"))
+    assert allowed[0, 0].tolist() == [True, True, True, False, False]
+    assert allowed[1, 0].tolist() == [True, False, False, False, False]
+    torch.manual_seed(0)
+    model = Backbone(STACKS["modern"], 20).eval()
+    inside = Visibility("causal", prefix_B=torch.tensor([3]))
+    with torch.no_grad():
+        one, prefix, late = (
+            model(Inputs(torch.tensor([ids]), inside))[0]
+            for ids in ([5, 6, 7, 8, 9], [5, 6, 4, 8, 9], [5, 6, 7, 8, 4])
+        )
+    assert not torch.allclose(one[0], prefix[0])
+    assert torch.equal(one[:4], late[:4])

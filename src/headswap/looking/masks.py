@@ -49,7 +49,7 @@ class Proof:
 
 def masks(trained: Trained, read: Read) -> list[Mask]:
     """The rule for the text itself, for the text beside a longer one, for two documents in one
-    row, and of a target for its source: each as training makes it."""
+    row, with its first half open to all, and of a target for its source."""
     tokens, rule = trained.tokens, read.inputs.visibility.rule
     row = np.array(read.ids)
     half = max(1, len(row) // 2)
@@ -61,6 +61,9 @@ def masks(trained: Trained, read: Read) -> list[Mask]:
     both = np.concatenate([row[:half], [tokens.bos], row[1:]])[: len(row)]
     visibility, _ = packed(both[None], tokens, rule)
     found.append(_mask("packed", both, visibility, pieces_of(tokens, both)))
+    if rule == "causal":
+        prefix = Visibility("causal", prefix_B=torch.tensor([half]))
+        found.append(_mask("prefix", row, prefix, read.pieces))
     if read.inputs.source is not None:
         source = read.inputs.source.visibility.from_elsewhere()
         keys = read.source or []

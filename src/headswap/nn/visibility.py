@@ -26,6 +26,9 @@ class Visibility:
 
     ``start`` is given instead when all rows stand at one place, and nothing lies beyond it.
 
+    ``prefix_B`` is given when all of a row may look at its first so many positions, as in a
+    prefix language model.
+
     ``elsewhere`` says that the queries are of another sequence (a target that looks at its
     source): all of them may look at every key that is not padding.
     """
@@ -35,6 +38,7 @@ class Visibility:
     places_BT: Tensor | None = None
     elsewhere: bool = False
     start: int | None = None
+    prefix_B: Tensor | None = None
 
     @staticmethod
     def of_lengths(rule: Rule, lengths_B: Tensor, size: int) -> Visibility:
@@ -54,6 +58,8 @@ class Visibility:
             if self.places_BT is not None:
                 place_BT = self.places_BT
             allowed_BTS = allowed_BTS & (key_S <= place_BT[..., None])
+        if self.prefix_B is not None:
+            allowed_BTS = allowed_BTS | (key_S < self.prefix_B[:, None])[:, None, :]
         if self.documents_BS is not None and self.elsewhere:
             allowed_BTS = allowed_BTS & (self.documents_BS != PADDING)[:, None, :]
         elif self.documents_BS is not None:
@@ -71,16 +77,21 @@ class Visibility:
             if queries == 1:  # the newest position sees all there is
                 return KernelMask(None, causal=False)
             return KernelMask(self.allowed(1, queries, keys, device)[:, None], causal=False)
-        if self.documents_BS is None and self.places_BT is None:
+        if self.documents_BS is None and self.places_BT is None and self.prefix_B is None:
             return KernelMask(None, causal=self.rule == "causal")
-        rows = self.documents_BS if self.documents_BS is not None else self.places_BT
-        assert rows is not None
-        return KernelMask(self.allowed(rows.shape[0], queries, keys, device)[:, None], causal=False)
+        given = (self.documents_BS, self.places_BT, self.prefix_B)
+        count = next(len(tensor) for tensor in given if tensor is not None)
+        return KernelMask(self.allowed(count, queries, keys, device)[:, None], causal=False)
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Visibility:
-        if self.documents_BS is None:
+        documents, prefix = self.documents_BS, self.prefix_B
+        if documents is None and prefix is None:
             return self
-        return replace(self, documents_BS=change(self.documents_BS))
+        return replace(
+            self,
+            documents_BS=None if documents is None else change(documents),
+            prefix_B=None if prefix is None else change(prefix),
+        )
 
 
 @dataclass(frozen=True)
@@ -115,4 +126,4 @@ class Inputs:
 
     def twice(self) -> Inputs:
         """Every row a second time, after all the others."""
-        return self.map(lambda tensor: tensor.repeat(2, 1))
+        return self.map(lambda tensor: torch.cat([tensor, tensor]))

@@ -22,6 +22,7 @@ RULES = {
     "alone": "this text",
     "padded": "its first half beside a longer text",
     "packed": "two documents in one row",
+    "prefix": "a prefix that all may look at",
     "cross": "the target and its source",
 }
 POSITIONS = {
