@@ -15,6 +15,7 @@ from cyclopts import App, CycloptsError
 
 from headswap.cli import experiment, exporting, looking, planning, serving, training, using
 from headswap.errors import (
+    Elsewhere,
     HeadswapError,
     Interrupted,
     ResourceError,
@@ -69,6 +70,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.stdout.flush()
     except CycloptsError as error:
         _fail(UsageError(str(error)))
+    except Elsewhere as error:
+        sys.exit(error.exit_code)
     except HeadswapError as error:
         _fail(error)
     except KeyboardInterrupt:

@@ -47,6 +47,7 @@ class Plan:
     save_minutes: float = 5.0
     log_every: int = 50
 
+    shard: bool = False
     compile: bool | None = None
     tensorboard: bool = False
     precision: Literal["auto", "fp32", "bf16"] = "auto"
