@@ -155,8 +155,9 @@ def execute(
 ) -> Run:
     """Bring a run to its end, from wherever it stands; on the device that its plan names
     unless another is given. Of several ranks each trains, and rank 0 writes the end."""
-    if data_folder is not None and not data_folder.is_dir():
-        raise StorageError("no such folder", where=data_folder, fix="check --data")
+    with ranks.together():
+        if data_folder is not None and not data_folder.is_dir():
+            raise StorageError("no such folder", where=data_folder, fix="check --data")
     if ranks.from_leader(lambda: run.finished and storage.problem(run.path) is None):
         report.say(f"{run.path} is finished already")
         return run

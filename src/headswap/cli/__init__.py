@@ -69,6 +69,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         app(arguments, exit_on_error=False, print_error=False)
         sys.stdout.flush()
     except CycloptsError as error:
+        if os.environ.get("RANK", "0") != "0":  # of several processes one speaks
+            sys.exit(UsageError.exit_code)
         _fail(UsageError(str(error)))
     except Elsewhere as error:
         sys.exit(error.exit_code)

@@ -129,19 +129,20 @@ def train(
         tokenizer={"model": _resolved(tokenizer), "pieces": _resolved(pieces)},
         data={"documents": documents, "text_column": text_column, "label_column": label_column},
     )
-    if base is not None and tokenizer is not None:
-        _check_same_tokenizer(base, tokenizer, pieces)
-    settings = api.plan(objective, data, recipe, base, valid, test, [flags, *set_])
-    if print_config:
-        print(config.dumps(settings.to_table()), end="")
-        return
-    if dry_run:
-        print("\n".join(inspection.plan_lines(pipeline.checked(settings)[0])))
-        return
-    if several.wanted(gpus, processes):
-        several.launch(gpus, processes)
-        return
     with ranks.joined() as group:
+        with group.together():
+            if base is not None and tokenizer is not None:
+                _check_same_tokenizer(base, tokenizer, pieces)
+            settings = api.plan(objective, data, recipe, base, valid, test, [flags, *set_])
+        if print_config:
+            print(config.dumps(settings.to_table()), end="")
+            return
+        if dry_run:
+            print("\n".join(inspection.plan_lines(pipeline.checked(settings)[0])))
+            return
+        if several.wanted(gpus, processes):
+            several.launch(gpus, processes)
+            return
         pipeline.start(settings, out, group.reporter(reporter()), ranks=group)
         if group.leads:
             print(out)
@@ -179,12 +180,13 @@ def resume(
             raise UsageError("an experiment has its own data and device", where=run)
         print(conduct.conduct(Folder(run), reporter()).path / "report.html")
         return
-    place = "cuda" if gpus else device
-    found = Run.open(run)
-    if several.wanted(gpus, processes):
-        several.launch(gpus, processes)
-        return
     with ranks.joined() as group:
+        with group.together():
+            found = Run.open(run)
+        if several.wanted(gpus, processes):
+            several.launch(gpus, processes)
+            return
+        place = "cuda" if gpus else device
         pipeline.execute(found, group.reporter(reporter()), place, data, group)
         if group.leads:
             print(run)

@@ -9,6 +9,7 @@ only a training with ``shard`` pays.
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -18,7 +19,6 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from headswap.errors import UsageError
 from headswap.nn.model import Model
 from headswap.objectives import Batch, Objective, Term
 from headswap.training.plan import Plan
@@ -43,7 +43,7 @@ def spread(model: Model, plan: Plan, ranks: Ranks) -> nn.Module:
     if ranks.alone:
         return forward
     if plan.shard:
-        return _sharded(forward, plan)
+        return _sharded(forward)
     # Parts of a model that a batch leaves out have to be looked for, which costs a little.
     sometimes = plan.unfreeze is not None or len(model.heads) > 1
     wrapped = DistributedDataParallel(forward, init_sync=False, find_unused_parameters=sometimes)
@@ -118,15 +118,11 @@ def _is_cut(tensor: Tensor) -> bool:
     return module is not None and isinstance(tensor, module.DTensor)
 
 
-def _sharded(forward: Forward, plan: Plan) -> nn.Module:
+def _sharded(forward: Forward) -> nn.Module:
     from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
 
-    for name, used in (("muon", plan.optimizer == "muon"), ("unfreeze", plan.unfreeze is not None)):
-        if used:
-            raise UsageError(
-                f"{name} needs whole tensors, which train.shard cuts up",
-                fix="leave out one of the two",
-            )
+    # Nothing is changed in place on the way, so views are no danger.
+    warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view")
     for name, module in forward.named_modules():
         if name.endswith(".cross"):  # a decoder's layer remembers the source before it runs
             fully_shard(module)
