@@ -30,7 +30,7 @@ from headswap.text.tokenizer import Tokenizer
 from headswap.training import checkpoint, machine, parallel
 from headswap.training.evaluate import evaluate, scores
 from headswap.training.loop import train
-from headswap.training.ranks import ALONE, Ranks, restarted
+from headswap.training.ranks import ALONE, Ranks
 from headswap.types import Table
 from headswap.version import __version__
 
@@ -42,7 +42,7 @@ def create(
     ``report`` the plan is told, and a batch that would not fit is cut into parts. Several
     ranks have to agree on what they were given; rank 0 makes the folder."""
     with ranks.together():
-        if Run(out).exists() and not restarted():
+        if Run(out).exists() and not ranks.again:
             Run.create(out, {}, {})  # refuses, and says how to go on
         final, hashes = checked(settings)
         ranks.check_batch(final.train)
@@ -59,7 +59,7 @@ def create(
                 where=out,
                 fix="give an --out that all machines share",
             )
-        if restarted() and [path.name for path in out.glob("*")] == [runs.PROVENANCE]:
+        if ranks.again and [path.name for path in out.glob("*")] == [runs.PROVENANCE]:
             storage.remove(out)  # killed between the first two files
         chosen = final
         if report is not None:

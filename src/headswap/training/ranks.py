@@ -11,14 +11,15 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 from headswap.errors import DataError, Elsewhere, HeadswapError, ResourceError, UsageError
@@ -35,11 +36,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process among ``world``; ``local`` is its number on this machine."""
+    """This process among ``world``; ``local`` is its number on this machine. ``again`` where
+    torchrun has started them again after a failure."""
 
     rank: int = 0
     world: int = 1
     local: int = 0
+    again: bool = False
 
     @property
     def alone(self) -> bool:
@@ -174,16 +177,11 @@ def started() -> bool:
     return int(os.environ.get("WORLD_SIZE", "1")) > 1
 
 
-def restarted() -> bool:
-    """Whether torchrun started this group again after a failure."""
-    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
-
-
 @contextmanager
 def joined() -> Iterator[Ranks]:
     """Inside, this process is one of those that torchrun started, or alone."""
     if not started():
-        yield ALONE
+        yield Ranks(again=_starts() > 0)
         return
     ranks = _meet()
     try:
@@ -192,7 +190,9 @@ def joined() -> Iterator[Ranks]:
         if isinstance(error, dist.DistError) or any(word in str(error) for word in GONE):
             raise Elsewhere from error
         raise
-    dist.destroy_process_group()
+    finally:
+        with suppress(RuntimeError):
+            dist.destroy_process_group()
 
 
 def too_few(wanted: int) -> ResourceError:
@@ -214,6 +214,10 @@ def _meet() -> Ranks:
     address = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
     try:
         store, rank, world = next(rendezvous("env://", timeout=MEETING))
+        if os.environ.get("LOCAL_WORLD_SIZE") == str(world):
+            # torchrun keeps its store, and in it the addresses of those it has started again.
+            # Only on one machine do all ranks count restarts alike.
+            store = PrefixStore(f"start {_starts()}", store)
         dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=WAITING)
     except (RuntimeError, ValueError) as error:
         if "EADDRINUSE" in str(error) or "in use" in str(error):
@@ -222,7 +226,13 @@ def _meet() -> Ranks:
             ) from error
         reason = str(error).strip().split("\n")[0][:200]
         raise ResourceError(f"the processes did not find each other ({reason})") from error
-    return Ranks(rank, world, int(os.environ.get("LOCAL_RANK", rank)))
+    ranks = Ranks(rank, world, int(os.environ.get("LOCAL_RANK", rank)))
+    (starts,) = ranks.largest(_starts())  # machines count their own failures only
+    return replace(ranks, again=starts > 0)
+
+
+def _starts() -> int:
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 
 
 def _or(numbers: set[int]) -> str:

@@ -36,7 +36,7 @@ def launch(gpus: int | None, processes: int | None) -> None:
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
     count = gpus or processes or 1
-    logging.getLogger("torch.distributed").setLevel(logging.CRITICAL)
+    logging.disable(logging.CRITICAL)  # what torchrun would say, the user is told in one line
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // count)))
     config = LaunchConfig(
         min_nodes=1,
