@@ -59,8 +59,9 @@ def create(
                 where=out,
                 fix="give an --out that all machines share",
             )
-        if ranks.again and [path.name for path in out.glob("*")] == [runs.PROVENANCE]:
-            storage.remove(out)  # killed between the first two files
+        there = {path.name for path in out.glob("*") if not path.name.startswith(storage.STAGING)}
+        if ranks.again and there <= {runs.PROVENANCE}:
+            storage.remove(out)  # killed before the second file
         chosen = final
         if report is not None:
             place = ranks.device(final.train.device)

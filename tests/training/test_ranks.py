@@ -21,7 +21,7 @@ from headswap import storage
 from headswap.errors import UsageError
 from headswap.objectives import Causal, Context
 from headswap.text.loader import Window
-from headswap.training import several
+from headswap.training import machine, several
 from headswap.training.plan import Plan
 from headswap.training.ranks import Ranks
 from together import SMALL, Group, train
@@ -93,6 +93,14 @@ def test_what_is_drawn_and_averaged_does_not_depend_on_the_ranks(
     one, two = train(tmp_path, 1, "one", *arguments), train(tmp_path, 2, "two", *arguments)
     assert_same_course(one, two)
     assert_close(one, two)
+
+
+@pytest.mark.skipif(not machine._fast_bf16(), reason="needs a CPU with bf16")
+@pytest.mark.parametrize("shard", ["false", "true"])
+def test_bf16_too(causal, tmp_path, shard):
+    arguments = causal(f"--set=train.shard={shard}", "--set=train.precision=bf16")
+    one, two = train(tmp_path, 1, "one", *arguments), train(tmp_path, 2, "two", *arguments)
+    assert_same_course(one, two, rel=1e-3)
 
 
 @pytest.mark.parametrize("shard", ["false", "true"])

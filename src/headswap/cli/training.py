@@ -134,11 +134,11 @@ def train(
             if base is not None and tokenizer is not None:
                 _check_same_tokenizer(base, tokenizer, pieces)
             settings = api.plan(objective, data, recipe, base, valid, test, [flags, *set_])
-        if print_config:
-            print(config.dumps(settings.to_table()), end="")
-            return
-        if dry_run:
-            print("\n".join(inspection.plan_lines(pipeline.checked(settings)[0])))
+        if print_config or dry_run:
+            if group.leads and print_config:
+                print(config.dumps(settings.to_table()), end="")
+            elif group.leads:
+                print("\n".join(inspection.plan_lines(pipeline.checked(settings)[0])))
             return
         if several.wanted(gpus, processes):
             several.launch(gpus, processes)

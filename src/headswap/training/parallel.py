@@ -119,18 +119,20 @@ def _is_cut(tensor: Tensor) -> bool:
 
 
 def _sharded(forward: Forward) -> nn.Module:
+    from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
 
+    mesh = init_device_mesh(forward.model.device.type, (dist.get_world_size(),))
     # Nothing is changed in place on the way, so views are no danger.
     warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view")
     for name, module in forward.named_modules():
         if name.endswith(".cross"):  # a decoder's layer remembers the source before it runs
-            fully_shard(module)
+            fully_shard(module, mesh=mesh)
             register_fsdp_forward_method(module, "remember")
     for name, module in forward.named_modules():
         if name.split(".")[-2:-1] == ["layers"]:
-            fully_shard(module)
-    fully_shard(forward)
+            fully_shard(module, mesh=mesh)
+    fully_shard(forward, mesh=mesh)
     for module in forward.modules():
         if isinstance(module, FSDPModule):
             module.set_gradient_divide_factor(1.0)
