@@ -57,8 +57,11 @@ def ranks_of(agent: int) -> list[int]:
     return sorted(found)
 
 
-def torture(words: Sequence[str], run: Path, ranks: int, kills: int, seed: int) -> Counter[str]:
-    """Run a command, killing one rank at a time; count what the kills hit."""
+def torture(
+    words: Sequence[str], run: Path, calm: Path, ranks: int, kills: int, seed: int
+) -> Counter[str]:
+    """Run a command, killing one rank at a time, and count what the kills hit. Raise unless
+    every run that ends has the bytes of the one that was left alone."""
     draw = random.Random(seed)
     tally: Counter[str] = Counter()
     while tally["kills"] < kills:
@@ -85,7 +88,11 @@ def torture(words: Sequence[str], run: Path, ranks: int, kills: int, seed: int) 
             tally["rank 0" if victim == alive[0] else "another rank"] += 1
         if process.wait() != 0:
             raise SystemExit(run.with_suffix(".log").read_text()[-4000:])
-        tally["finished"] += 1
+        expected, found = contents(calm), contents(run)
+        different = [file for file in expected | found if expected.get(file) != found.get(file)]
+        if different:
+            raise SystemExit(f"differs after {tally['kills']} kills: {different}")
+        tally["finished and identical"] += 1
     return tally
 
 
@@ -101,16 +108,11 @@ def _newest(run: Path) -> str | None:
 
 
 def compare(folder: Path, ranks: int, shard: bool, kills: int, seed: int) -> Counter[str]:
-    """Raise unless the killed run ends at the bytes of the one that was left alone."""
+    """Leave one run alone, and kill another's ranks."""
     if subprocess.run(command(folder, "calm", ranks, shard, 0), capture_output=True).returncode:
         raise SystemExit("the uninterrupted run failed")
     words = command(folder, "killed", ranks, shard, kills)
-    tally = torture(words, folder / "killed", ranks, kills, seed)
-    expected, found = contents(folder / "calm"), contents(folder / "killed")
-    different = [file for file in expected | found if expected.get(file) != found.get(file)]
-    if different:
-        raise SystemExit(f"differs after {kills} kills: {different}")
-    return tally
+    return torture(words, folder / "killed", folder / "calm", ranks, kills, seed)
 
 
 def main() -> None:

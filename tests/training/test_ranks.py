@@ -6,7 +6,11 @@ import json
 import os
 import random
 import signal
+import socket
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -146,7 +150,7 @@ def test_ranks_read_the_batch_in_its_order(tokens, rows, seed):
 
 def test_equal_groups_end_at_equal_bytes(causal, tmp_path):
     arguments = causal("--set=model.dropout=0.1", "--set=train.accumulate=2")
-    first, second = (train(tmp_path, 3, name, *arguments) for name in ("a", "b"))
+    first, second = (train(tmp_path, 4, name, *arguments) for name in ("a", "b"))
     assert contents(first) == contents(second)
 
 
@@ -177,28 +181,63 @@ def test_a_run_goes_on_with_another_number_of_ranks(causal, tmp_path, before, af
     assert sorted(contents(run)) == sorted(contents(whole))
 
 
-@pytest.mark.parametrize("shard", ["false", "true"])
-def test_a_killed_rank_ends_the_group_and_a_restart_ends_at_the_same_bytes(causal, tmp_path, shard):
+@pytest.mark.parametrize(("world", "shard"), [(3, "false"), (2, "true")])
+def test_a_restart_after_a_kill_ends_at_the_same_bytes(causal, tmp_path, world, shard):
     often = ["--set=train.save_minutes=0.003", "--set=train.evaluate_every=40"]
     arguments = causal(f"--set=train.shard={shard}", *often, "--set=model.dropout=0.1", steps=120)
-    calm = train(tmp_path, 2, "calm", *arguments)
+    calm = train(tmp_path, world, "calm", *arguments)
     draw = random.Random(0)
     for attempt in range(3):
         command = ("train", *arguments, "--out", "killed")
-        group = Group(tmp_path, 2, *command, attempt=attempt)
+        group = Group(tmp_path, world, *command, attempt=attempt)
         if attempt == 2:
-            assert group.wait() == [0, 0]
+            assert group.wait() == [0] * world
             break
-        metrics = tmp_path / "killed" / METRICS
-        while not metrics.exists():
+        before = saves(tmp_path / "killed")
+        while saves(tmp_path / "killed") == before:
             time.sleep(0.002)
-        time.sleep(draw.uniform(0.0, 0.5))
-        victim = draw.randrange(2)
+        time.sleep(draw.uniform(0.0, 0.1))
+        victim = draw.randrange(world)
         os.kill(group.pids[victim], signal.SIGKILL)
         codes = group.wait()
-        assert codes[victim] == -signal.SIGKILL and codes[1 - victim] in (75, -signal.SIGTERM)
+        assert codes.pop(victim) == -signal.SIGKILL
+        assert set(codes) <= {75, -signal.SIGTERM}
         assert group.lines() == []
     assert contents(tmp_path / "killed") == contents(calm)
+
+
+def saves(run):
+    return sorted(path.name for path in run.glob("checkpoints/step-*"))
+
+
+@pytest.mark.slow
+def test_ranks_killed_under_torchrun(tmp_path):
+    script, out = Path(__file__).parents[2] / "benchmarks/ranks.py", tmp_path / "result.json"
+    command = [sys.executable, str(script), "--kills", "2", "--out", str(out)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(out.read_text())
+    assert found["identical"] and [run["kills"] for run in found["runs"].values()] == [2, 2]
+
+
+@pytest.mark.slow
+def test_one_command_starts_and_stops_them_all(causal, tmp_path):
+    command = [sys.executable, "-m", "headswap", "train", *causal(steps=100_000), "--out", "run"]
+    process = subprocess.Popen(
+        [*map(str, command), "--processes", "2"], cwd=tmp_path, stderr=subprocess.PIPE, text=True
+    )
+    metrics = tmp_path / "run" / METRICS
+    while not metrics.exists() or not metrics.stat().st_size:
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    _, told = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert told.strip().splitlines()[-1].startswith("headswap: stopped and saved at step")
+    assert "Traceback" not in told and len(saves(tmp_path / "run")) == 1
+    command = [sys.executable, "-m", "headswap", "resume", "nowhere", "--processes", "2"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 74 and done.stderr.count("\n") == 1
 
 
 # What is refused
@@ -271,8 +310,6 @@ def test_a_run_that_is_there_and_a_port_that_is_taken(causal, tmp_path):
     refused(Group(tmp_path, 2, "train", *causal(steps=2), "--out", "run"), 2, "already there")
     other = Group(tmp_path, 2, "train", *causal(steps=3), "--out", "run", attempt=1)
     refused(other, 2, "already there")
-    import socket
-
     with socket.socket() as taken:
         taken.bind(("", 0))
         taken.listen()
