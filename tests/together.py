@@ -10,10 +10,14 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import torch._dynamo
 import torch.distributed.fsdp
-import torch.distributed.tensor  # noqa: F401
+import torch.distributed.tensor
 
-from headswap import cli, pipeline  # noqa: F401
+from headswap import cli, pipeline
+
+ONCE = (torch._dynamo, torch.distributed.fsdp, torch.distributed.tensor, pipeline)
+"""Imported here, before any fork."""
 
 GRACE = 5.0
 SMALL = [

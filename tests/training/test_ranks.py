@@ -34,6 +34,10 @@ WEIGHTS, METRICS = "model.safetensors", "metrics.jsonl"
 OFTEN = ["--set=train.log_every=1", "--set=train.evaluate_every=7"]
 
 
+def slowly(*values):
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
 @pytest.fixture
 def causal(corpus_file):
     def arguments(*more, steps=20):
@@ -80,12 +84,12 @@ def test_two_hundred_steps_of_two_ranks_are_those_of_one(causal, tmp_path, shard
     ("objective", "more"),
     [
         ("masked", ["masked.next_sentence=true", "train.accumulate=2"]),
-        ("hybrid", ["hybrid.masked_share=0.5", "train.ema=0.8", "train.keep=best"]),
         ("hybrid", ["hybrid.masked.next_sentence=true", "hybrid.masked_share=0.5"]),
-        ("causal", ["train.unfreeze=0.01", "train.optimizer=muon", "train.average_last=2"]),
         ("causal", ["train.shard=true", "train.ema=0.8", "train.accumulate=2", "model.tied=true"]),
-        ("causal", ["train.shard=true", "train.average_last=2", "train.keep=best"]),
-        ("causal", ["train.freeze=embedding", "train.clip=0.01"]),
+        slowly("hybrid", ["hybrid.masked_share=0.5", "train.ema=0.8", "train.keep=best"]),
+        slowly("causal", ["train.unfreeze=0.01", "train.optimizer=muon", "train.average_last=2"]),
+        slowly("causal", ["train.shard=true", "train.average_last=2", "train.keep=best"]),
+        slowly("causal", ["train.freeze=embedding", "train.clip=0.01"]),
     ],
     ids=str,
 )
@@ -100,14 +104,14 @@ def test_what_is_drawn_and_averaged_does_not_depend_on_the_ranks(
 
 
 @pytest.mark.skipif(not machine._fast_bf16(), reason="needs a CPU with bf16")
-@pytest.mark.parametrize("shard", ["false", "true"])
+@pytest.mark.parametrize("shard", ["false", slowly("true")])
 def test_bf16_too(causal, tmp_path, shard):
     arguments = causal(f"--set=train.shard={shard}", "--set=train.precision=bf16")
     one, two = train(tmp_path, 1, "one", *arguments), train(tmp_path, 2, "two", *arguments)
     assert_same_course(one, two, rel=1e-3)
 
 
-@pytest.mark.parametrize("shard", ["false", "true"])
+@pytest.mark.parametrize("shard", ["false", slowly("true")])
 def test_classifiers_and_translators_too(reviews_file, tmp_path, shard):
     sets = [*SMALL, *OFTEN, f"--set=train.shard={shard}", "--set=train.log_every=1"]
     texts = ["classify", reviews_file, "--epochs", 2, "--batch", 9, *sets]
@@ -168,11 +172,12 @@ def stopped(folder, world, out, arguments, at=8):
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "shard"), [(2, 1, "false"), (1, 2, "false"), (2, 1, "true"), (1, 3, "true")]
+    ("before", "after", "shard"),
+    [(2, 1, "false"), (1, 2, "true"), slowly(1, 2, "false"), slowly(2, 3, "true")],
 )
 def test_a_run_goes_on_with_another_number_of_ranks(causal, tmp_path, before, after, shard):
     rarely = ["--set=train.evaluate_every=100", "--set=train.ema=0.9"]
-    arguments = causal(f"--set=train.shard={shard}", *rarely, steps=200)
+    arguments = causal(f"--set=train.shard={shard}", *rarely, steps=100)
     whole = train(tmp_path, 1, "whole", *arguments)
     run = stopped(tmp_path, before, "run", arguments)
     assert Group(tmp_path, after, "resume", "run").wait() == [0] * after
@@ -181,10 +186,10 @@ def test_a_run_goes_on_with_another_number_of_ranks(causal, tmp_path, before, af
     assert sorted(contents(run)) == sorted(contents(whole))
 
 
-@pytest.mark.parametrize(("world", "shard"), [(3, "false"), (2, "true")])
+@pytest.mark.parametrize(("world", "shard"), [(3, "false"), slowly(2, "true")])
 def test_a_restart_after_a_kill_ends_at_the_same_bytes(causal, tmp_path, world, shard):
-    often = ["--set=train.save_minutes=0.003", "--set=train.evaluate_every=40"]
-    arguments = causal(f"--set=train.shard={shard}", *often, "--set=model.dropout=0.1", steps=120)
+    often = ["--set=train.save_minutes=0.002", "--set=train.evaluate_every=100"]
+    arguments = causal(f"--set=train.shard={shard}", *often, "--set=model.dropout=0.1", steps=300)
     calm = train(tmp_path, world, "calm", *arguments)
     draw = random.Random(0)
     for attempt in range(3):
@@ -196,7 +201,7 @@ def test_a_restart_after_a_kill_ends_at_the_same_bytes(causal, tmp_path, world, 
         before = saves(tmp_path / "killed")
         while saves(tmp_path / "killed") == before:
             time.sleep(0.002)
-        time.sleep(draw.uniform(0.0, 0.1))
+        time.sleep(draw.uniform(0.0, 0.05))
         victim = draw.randrange(world)
         os.kill(group.pids[victim], signal.SIGKILL)
         codes = group.wait()
