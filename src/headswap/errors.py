@@ -57,7 +57,9 @@ class Interrupted(HeadswapError):
 class Elsewhere(HeadswapError):
     """Another process of the same training says what happened; this one ends without a word."""
 
-    def __init__(self, exit_code: int = 75) -> None:
+    lost = 75
+
+    def __init__(self, exit_code: int = lost) -> None:
         super().__init__("another process of this training failed")
         self.exit_code = exit_code
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 import uuid
 
@@ -53,12 +54,13 @@ def launch(gpus: int | None, processes: int | None) -> None:
     except SignalException as stopped:
         raise Elsewhere(Interrupted.exit_code) from stopped
     except ChildFailedError as failed:
-        first = min(failed.failures.values(), key=lambda failure: failure.timestamp)
-        spoken = [one for one in failed.failures.values() if one.exitcode not in (75, -15)]
-        rank, code = next(((one.local_rank, one.exitcode) for one in spoken), (0, first.exitcode))
-        if code < 0:
-            raise ResourceError(
-                f"process {rank} was killed by signal {-code}",
-                fix="go on with headswap resume; a killed process often ran out of memory",
-            ) from failed
-        raise Elsewhere(code) from failed
+        followed = (Elsewhere.lost, -signal.SIGTERM)  # those that went because another did
+        everyone = sorted(failed.failures.values(), key=lambda one: one.exitcode in followed)
+        rank, code = everyone[0].local_rank, everyone[0].exitcode
+        if code > 0 and code != Elsewhere.lost:
+            raise Elsewhere(code) from failed
+        how = f"was killed by signal {-code}" if code < 0 else "lost touch with the others"
+        raise ResourceError(
+            f"process {rank} {how}",
+            fix="go on with headswap resume; a killed process often ran out of memory",
+        ) from failed
