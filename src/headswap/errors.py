@@ -54,6 +54,16 @@ class Interrupted(HeadswapError):
     exit_code = 130
 
 
+class Elsewhere(HeadswapError):
+    """Another process of the same training says what happened; this one ends without a word."""
+
+    lost = 75
+
+    def __init__(self, exit_code: int = lost) -> None:
+        super().__init__("another process of this training failed")
+        self.exit_code = exit_code
+
+
 def did_you_mean(word: str, options: Iterable[str]) -> str:
     """A sentence that names the nearest option, or all of them."""
     known = sorted(options)

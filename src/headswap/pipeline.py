@@ -27,37 +27,82 @@ from headswap.text import corpus, files, tokenizer
 from headswap.text.corpus import LabelledText
 from headswap.text.pairs import PairText, read_pairs
 from headswap.text.tokenizer import Tokenizer
-from headswap.training import checkpoint, machine
+from headswap.training import checkpoint, machine, parallel
 from headswap.training.evaluate import evaluate, scores
 from headswap.training.loop import train
+from headswap.training.ranks import ALONE, Ranks
 from headswap.types import Table
+from headswap.version import __version__
 
 
-def create(settings: Settings, out: Path, report: Reporter | None = None) -> Run:
+def create(
+    settings: Settings, out: Path, report: Reporter | None = None, ranks: Ranks = ALONE
+) -> Run:
     """Check everything that can be checked cheaply, then make the run folder. With a
-    ``report`` the plan is told, and a batch that would not fit is cut into parts."""
-    if Run(out).exists():
-        Run.create(out, {}, {})  # refuses, and says how to go on
-    final, hashes = checked(settings)
-    if report is not None:
-        place = machine.pick_device(final.train.device)
-        final, told = advice.line(final, place)
-        report.say(told)
-    return Run.create(out, final.to_table(), runs.provenance(hashes))
+    ``report`` the plan is told, and a batch that would not fit is cut into parts. Several
+    ranks have to agree on what they were given; rank 0 makes the folder."""
+    with ranks.together():
+        if Run(out).exists() and not ranks.again:
+            Run.create(out, {}, {})  # refuses, and says how to go on
+        final, hashes = checked(settings)
+        ranks.check_batch(final.train)
+    table = _shared(final.to_table())
+    ranks.compare({"settings": table, "data": hashes, "versions": [__version__, torch.__version__]})
+
+    def make() -> Run:
+        run = Run(out)
+        if run.exists() and (not ranks.leads or _shared(run.settings()) == table):
+            return run  # made by rank 0, or by a group that torchrun has started again
+        if not ranks.leads:
+            raise StorageError(
+                f"process {ranks.rank} does not see the run folder",
+                where=out,
+                fix="give an --out that all machines share",
+            )
+        there = {path.name for path in out.glob("*") if not path.name.startswith(storage.STAGING)}
+        if ranks.again and there <= {runs.PROVENANCE}:
+            storage.remove(out)  # killed before the second file
+        chosen = final
+        if report is not None:
+            place = ranks.device(final.train.device)
+            chosen, told = advice.line(final, place, ranks.world)
+            report.say(told)
+        return Run.create(out, chosen.to_table(), runs.provenance(hashes))
+
+    return ranks.in_turn(make, first=ranks.leads)
 
 
-def start(settings: Settings, out: Path, report: Reporter, planned: bool = False) -> Run:
+def start(
+    settings: Settings,
+    out: Path,
+    report: Reporter,
+    planned: bool = False,
+    ranks: Ranks = ALONE,
+) -> Run:
     """Make a run and bring it to its end. A run that fails before it has learnt anything
     leaves no folder behind, so that the corrected command can use the same name. One that is
     ``planned`` already, as a part of an experiment, is not planned again."""
-    run = create(settings, out, None if planned else report)
+    run = create(settings, out, None if planned else report, ranks)
     try:
-        return execute(run, report)
+        return execute(run, report, ranks=ranks)
     except HeadswapError as error:
         worth_resuming = isinstance(error, Interrupted | StorageError)
-        if not worth_resuming and not any((out / runs.CHECKPOINTS).glob("step-*")):
+        learnt = any((out / runs.CHECKPOINTS).glob("step-*"))
+        if ranks.leads and not worth_resuming and not learnt:
             storage.remove(out)
         raise
+
+
+def _shared(table: Table) -> Table:
+    """The settings that all ranks must have alike: paths and threads may differ, and memory
+    decides the parts of a batch."""
+    own = {"train": ("threads", "accumulate"), "data": ("train", "valid", "test", "base")}
+    return {
+        section: {key: value for key, value in some.items() if key not in own.get(section, ())}
+        if isinstance(some, dict)
+        else some
+        for section, some in table.items()
+    }
 
 
 def checked(settings: Settings) -> tuple[Settings, Table]:
@@ -105,27 +150,36 @@ def checked(settings: Settings) -> tuple[Settings, Table]:
 
 
 def execute(
-    run: Run, report: Reporter, device: str | None = None, data_folder: Path | None = None
+    run: Run,
+    report: Reporter,
+    device: str | None = None,
+    data_folder: Path | None = None,
+    ranks: Ranks = ALONE,
 ) -> Run:
     """Bring a run to its end, from wherever it stands; on the device that its plan names
-    unless another is given."""
-    if data_folder is not None and not data_folder.is_dir():
-        raise StorageError("no such folder", where=data_folder, fix="check --data")
-    if run.finished and storage.problem(run.path) is None:
+    unless another is given. Of several ranks each trains, and rank 0 writes the end."""
+    with ranks.together():
+        if data_folder is not None and not data_folder.is_dir():
+            raise StorageError("no such folder", where=data_folder, fix="check --data")
+    if ranks.from_leader(lambda: run.finished and storage.problem(run.path) is None):
         report.say(f"{run.path} is finished already")
         return run
     began = time.monotonic()
-    settings = settings_module.from_table(run.settings())
-    paths = _locate(run, settings, data_folder)
-    place = machine.pick_device(device or settings.train.device)
-    machine.prepare(settings.train, place, settings.train.threads or torch.get_num_threads())
-    rows, pairs = split_rows(settings, paths)
+    with ranks.together():
+        settings = settings_module.from_table(run.settings())
+        ranks.check_batch(settings.train)
+        paths = _locate(run, settings, data_folder)
+        place = ranks.device(device or settings.train.device)
+        machine.prepare(settings.train, place, settings.train.threads or torch.get_num_threads())
+        rows, pairs = split_rows(settings, paths)
     seen = rows.get("train") or pairs.get("train")
-    tokens = _tokenizer(run, settings, paths, seen, report)
-    prepared = Prepared(settings, paths, rows, pairs, tokens, report)
+    tokens = ranks.in_turn(lambda: _tokenizer(run, settings, paths, seen, report), ranks.leads)
+    prepared = ranks.in_turn(
+        lambda: Prepared(settings, paths, rows, pairs, tokens, report), ranks.local == 0
+    )
     stack, objective = settings.model, settings.objective
     model = Model(stack, tokens.size, objective.heads(stack, tokens.size)).to(place)
-    _tell_size(model, settings, place, report)
+    _tell_size(model, settings, place, report, ranks)
 
     def initial(fresh: Model) -> None:
         _fill(fresh, settings, tokens, report)
@@ -134,7 +188,7 @@ def execute(
     if isinstance(objective, Translate) and settings.train.select in ("auto", "bleu"):
         judge = translating.judge_of(tokens, objective, pairs["valid"])
         data = dataclasses.replace(data, judge=judge)
-    state = train(model, objective, tokens, data, settings.train, run, report, initial)
+    state = train(model, objective, tokens, data, settings.train, run, report, initial, ranks)
     summary = {
         "steps": state.step,
         "tokens": state.tokens,
@@ -144,8 +198,10 @@ def execute(
     }
     if seen is not None:
         summary["examples"] = len(seen)
-    _finish(run, settings, model, tokens, prepared, summary, report)
-    run.note_time("finished", seconds=round(time.monotonic() - began, 3))
+    with parallel.whole_model(model) as chosen:
+        if ranks.leads:
+            _finish(run, settings, chosen, tokens, prepared, summary, report)
+            run.note_time("finished", seconds=round(time.monotonic() - began, 3))
     return run
 
 
@@ -262,12 +318,11 @@ def _fill(model: Model, settings: Settings, tokens: Tokenizer, report: Reporter)
     _copy(source, model)
 
 
-@torch.no_grad()
 def _copy(source: Model, model: Model) -> None:
     """A table of positions may be longer in the source than what is read here."""
     found = source.tensors()
     for name, tensor in model.tensors().items():
-        tensor.copy_(found[name][: len(tensor)])
+        parallel.put(tensor, found[name][: len(tensor)])
 
 
 def load_model(run: Run, device: torch.device | None = None) -> tuple[Model, Settings]:
@@ -347,10 +402,24 @@ def _flops(settings: Settings, vocabulary: int, tokens: int, steps: int) -> floa
     return tokens * a_token / (3 if settings.train.freeze == "backbone" else 1)
 
 
-def _tell_size(model: Model, settings: Settings, place: torch.device, report: Reporter) -> None:
+def _tell_size(
+    model: Model, settings: Settings, place: torch.device, report: Reporter, ranks: Ranks
+) -> None:
     count = sum(tensor.numel() for tensor in model.tensors().values())
     stack = settings.model
     report.say(
         f"{settings.objective.name}: {count:,} parameters "
         f"({stack.layers} layers of width {stack.width}) on {place}"
     )
+    plan = settings.train
+    if ranks.alone:
+        if plan.shard:
+            report.warn("train.shard needs several processes: one holds the whole model")
+        return
+    how = "a part of the model on each" if plan.shard else "the whole model on each"
+    report.say(f"{ranks.world} processes, {plan.batch // ranks.world} examples a step and {how}")
+    if plan.batch // plan.accumulate < ranks.world:
+        report.warn(
+            f"train.accumulate cuts batches into parts of {plan.batch // plan.accumulate}, fewer "
+            f"than {ranks.world} processes: some of them have nothing to do"
+        )

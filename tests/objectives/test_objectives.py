@@ -163,6 +163,26 @@ def test_losses_are_sums_so_parts_add_up_to_the_whole(quiet, stack, tokens):
         torch.testing.assert_close(uneven[name], gradient, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.parametrize("world", [2, 3, 11])
+def test_the_rows_of_all_ranks_add_up_to_the_batch(objective, world, tokens):
+    """What was drawn for the batch stays, so noise too is that of one process."""
+    stack = STACKS["modern"]
+    model = spread(model_for(objective, stack, tokens))
+    whole = batch_of(objective, stack, tokens)
+    parts = [whole.of_rank(rank, world) for rank in range(world)]
+    with torch.no_grad():
+        terms = objective.loss(model, whole)
+        found = [objective.loss(model, part) for part in parts]
+    for name, term in terms.items():
+        assert all(part.counts == whole.counts for part in parts)
+        weight = sum(float(part.targets[name].weights_N.sum()) for part in parts)
+        assert weight == pytest.approx(whole.counts[name])
+        total = sum(float(some[name].total) for some in found)
+        assert total == pytest.approx(float(term.total), rel=1e-4)
+        if term.correct is not None:
+            assert sum(float(some[name].correct) for some in found) == float(term.correct)
+
+
 def test_a_batch_mate_changes_nothing(quiet, stack, tokens):
     examples = examples_for(quiet, tokens)[:3]
     model = spread(model_for(quiet, stack, tokens))

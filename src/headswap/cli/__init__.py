@@ -15,6 +15,7 @@ from cyclopts import App, CycloptsError
 
 from headswap.cli import experiment, exporting, looking, planning, serving, training, using
 from headswap.errors import (
+    Elsewhere,
     HeadswapError,
     Interrupted,
     ResourceError,
@@ -68,7 +69,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         app(arguments, exit_on_error=False, print_error=False)
         sys.stdout.flush()
     except CycloptsError as error:
+        if os.environ.get("RANK", "0") != "0":  # of several processes one speaks
+            sys.exit(UsageError.exit_code)
         _fail(UsageError(str(error)))
+    except Elsewhere as error:
+        sys.exit(error.exit_code)
     except HeadswapError as error:
         _fail(error)
     except KeyboardInterrupt:

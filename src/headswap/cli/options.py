@@ -32,6 +32,13 @@ Documents = Annotated[
         help="How .txt files are split: at blank lines, one document a line, or as it looks.",
     ),
 ]
+Gpus = Annotated[
+    int | None, Parameter(help="Train on so many GPUs of this machine, a process on each.")
+]
+Processes = Annotated[
+    int | None,
+    Parameter(help="Train in so many processes: on the CPU, or on as many GPUs as --gpus would."),
+]
 Files = Annotated[list[Path], Parameter(consume_multiple=True, negative="")]
 Repeated = Annotated[list[str], Parameter(negative="")]
 

@@ -12,7 +12,9 @@ from headswap.cli.options import (
     Device,
     Documents,
     Files,
+    Gpus,
     LabelColumn,
+    Processes,
     Repeated,
     TextColumn,
     reporter,
@@ -50,6 +52,8 @@ def train(
     print_config: Annotated[bool, Parameter(negative="")] = False,
     dry_run: Annotated[bool, Parameter(negative="")] = False,
     device: Device = "auto",
+    gpus: Gpus = None,
+    processes: Processes = None,
 ) -> None:
     """Train a model: pretrain a base on text, or fine-tune a classifier on labels.
 
@@ -114,6 +118,7 @@ def train(
         Check the settings and the data, say what would be trained, and stop.
     """
     from headswap import api, config, inspection, pipeline
+    from headswap.training import ranks, several
 
     flags = _given(
         train={
@@ -125,26 +130,40 @@ def train(
             "batch": batch,
             "seed": seed,
             "deterministic": deterministic or None,
-            "device": device,
+            "device": "cuda" if gpus else device,
         },
         tokenizer={"model": _resolved(tokenizer), "pieces": _resolved(pieces)},
         data={"documents": documents, "text_column": text_column, "label_column": label_column},
     )
-    report = reporter()
-    if base is not None and tokenizer is not None:
-        base = _with_tokenizer(base, tokenizer, pieces, report)
-    settings = api.plan(objective, data, recipe, base, valid, test, [flags, *set_], report)
-    if print_config:
-        print(config.dumps(settings.to_table()), end="")
-        return
-    if dry_run:
-        print("\n".join(inspection.plan_lines(pipeline.checked(settings)[0])))
-        return
-    pipeline.start(settings, out, report)
-    print(out)
+    with ranks.joined() as group:
+        report = group.reporter(reporter())
+        with group.together():
+            if base is not None and tokenizer is not None:
+                base = _with_tokenizer(base, tokenizer, pieces, report)
+            settings = api.plan(objective, data, recipe, base, valid, test, [flags, *set_], report)
+        if print_config or dry_run:
+            if group.leads and print_config:
+                print(config.dumps(settings.to_table()), end="")
+            elif group.leads:
+                print("\n".join(inspection.plan_lines(pipeline.checked(settings)[0])))
+            return
+        if several.wanted(gpus, processes):
+            several.launch(gpus, processes)
+            return
+        pipeline.start(settings, out, report, ranks=group)
+        if group.leads:
+            print(out)
 
 
-def resume(run: Path, /, *, data: Path | None = None, device: str | None = None) -> None:
+def resume(
+    run: Path,
+    /,
+    *,
+    data: Path | None = None,
+    device: str | None = None,
+    gpus: Gpus = None,
+    processes: Processes = None,
+) -> None:
     """Go on with a run or an experiment that was stopped, killed or copied from another
     machine.
 
@@ -161,14 +180,23 @@ def resume(run: Path, /, *, data: Path | None = None, device: str | None = None)
     from headswap.experiment import conduct
     from headswap.experiment.design import Folder
     from headswap.run import Run
+    from headswap.training import ranks, several
 
     if Folder(run).exists():
-        if data is not None or device is not None:
+        if data is not None or device is not None or several.wanted(gpus, processes):
             raise UsageError("an experiment has its own data and device", where=run)
         print(conduct.conduct(Folder(run), reporter()).path / "report.html")
         return
-    pipeline.execute(Run.open(run), reporter(), device, data)
-    print(run)
+    with ranks.joined() as group:
+        with group.together():
+            found = Run.open(run)
+        if several.wanted(gpus, processes):
+            several.launch(gpus, processes)
+            return
+        place = "cuda" if gpus else device
+        pipeline.execute(found, group.reporter(reporter()), place, data, group)
+        if group.leads:
+            print(run)
 
 
 def _given(**sections: dict[str, Any]) -> dict[str, dict[str, Any]]:

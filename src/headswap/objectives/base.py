@@ -14,6 +14,7 @@ from torch import Tensor
 from headswap.nn.model import Model
 from headswap.nn.spec import HeadSpec, Stack
 from headswap.nn.visibility import Inputs, Rule
+from headswap.text.loader import share
 from headswap.text.tokenizer import Tokenizer
 from headswap.types import Ids
 
@@ -45,6 +46,20 @@ class Targets:
             ),
         )
 
+    def of_rows(self, rows_R: Tensor, chosen_M: Tensor, width: int) -> Targets:
+        """What is scored in some rows of a batch, which hold the examples ``chosen_M``."""
+        if self.rows_N is None:
+            owners = None
+            if self.owners_B is not None:
+                owners = torch.searchsorted(chosen_M, self.owners_B[rows_R])
+            lengths = None if self.lengths_B is None else self.lengths_B[rows_R]
+            answers, weights = self.answers_N[chosen_M], self.weights_N[chosen_M]
+            return Targets(answers, weights, lengths_B=lengths, owners_B=owners)
+        row_N = self.rows_N // width
+        kept = torch.isin(row_N, rows_R)
+        moved = torch.searchsorted(rows_R, row_N[kept]) * width + self.rows_N[kept] % width
+        return Targets(self.answers_N[kept], self.weights_N[kept], rows_N=moved)
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -63,6 +78,28 @@ class Batch:
 
     def to(self, device: torch.device) -> Batch:
         return self.map(lambda tensor: tensor.to(device, non_blocking=True))
+
+    def of_rank(self, rank: int, world: int) -> Batch:
+        """The rows that one rank works on. What was drawn for the whole batch stays, and so do
+        its counts: the ranks' losses add up to the batch's. A rank for which nothing is left
+        takes a row that weighs nothing, since all ranks have to make the same calls."""
+        owners_B = next((t.owners_B for t in self.targets.values() if t.owners_B is not None), None)
+        height, width = self.inputs.ids_BT.shape
+        count = height if owners_B is None else int(owners_B.max()) + 1
+        mine = list(share(range(count), rank, world))
+        chosen_M = torch.tensor(mine or [0])
+        rows_R = chosen_M
+        if owners_B is not None:
+            (rows_R,) = torch.isin(owners_B, chosen_M).nonzero(as_tuple=True)
+        targets = {
+            name: target.of_rows(rows_R, chosen_M, width) for name, target in self.targets.items()
+        }
+        if not mine:
+            targets = {
+                name: replace(target, weights_N=torch.zeros_like(target.weights_N))
+                for name, target in targets.items()
+            }
+        return replace(self, inputs=self.inputs.map(lambda tensor: tensor[rows_R]), targets=targets)
 
 
 @dataclass(frozen=True)

@@ -55,17 +55,24 @@ def make(
     return found
 
 
-def line(settings: Settings, place: torch.device) -> tuple[Settings, str]:
+def line(settings: Settings, place: torch.device, world: int = 1) -> tuple[Settings, str]:
     """The settings with as many parts to a batch as memory asks for, and a sentence about it.
-    The arithmetic of a step stays the same: gradients are added up over the parts."""
+    The arithmetic of a step stays the same: gradients are added up over the parts. Each of
+    ``world`` processes takes its share of a batch, and with ``shard`` of the model."""
     precision, _ = machine.pick_precision(settings.train, place)
     vocabulary, free = settings.tokenizer.vocabulary, memory.free(place)
-    plan, whole = settings.train, memory.sequences(settings)
+    plan, whole = settings.train, math.ceil(memory.sequences(settings) / world)
     parts = plan.accumulate
+    if place.type == "cpu":
+        free //= world
 
     def at_once() -> memory.Memory:
         batch = math.ceil(whole / parts)
-        return memory.needed(settings, vocabulary, precision, place.type, batch)
+        need = memory.needed(settings, vocabulary, precision, place.type, batch)
+        if plan.shard:
+            elsewhere = (need.weights + need.optimizer) * (world - 1) // world
+            need = dataclasses.replace(need, total=need.total - elsewhere)
+        return need
 
     while at_once().total > memory.ROOM * free and parts < whole:
         parts = min(2 * parts, whole)

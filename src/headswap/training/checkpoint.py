@@ -25,6 +25,7 @@ from torch import Tensor
 from headswap import storage
 from headswap.errors import DataError
 from headswap.nn.model import Model
+from headswap.training import parallel
 from headswap.training.optim import Average
 
 MODEL, OPTIMIZER, AVERAGE, BEST, STATE = (
@@ -63,9 +64,8 @@ def load_weights(model: Model, path: Path) -> None:
     tensors = model.tensors()
     check_shapes(path, {name: tuple(tensor.shape) for name, tensor in tensors.items()})
     found = read_tensors(path)
-    with torch.no_grad():
-        for name, tensor in tensors.items():
-            tensor.copy_(found[name])
+    for name, tensor in tensors.items():
+        parallel.put(tensor, found[name])
 
 
 def check_shapes(path: Path, expected: Mapping[str, tuple[int, ...]]) -> None:
@@ -104,16 +104,24 @@ def save(
     state: State,
     average: Average | None = None,
     best: Mapping[str, Tensor] | None = None,
+    write: bool = True,
 ) -> Path:
-    """Commit the state of a training; drop checkpoints that are no longer needed."""
+    """Commit the state of a training; drop checkpoints that are no longer needed. Of several
+    ranks all take part and one is to ``write``: what it writes does not show how many there
+    were."""
     target = folder / f"step-{state.step:08d}"
+    tensors = {MODEL: model.tensors(), OPTIMIZER: _optimizer_tensors(model, optimizer)}
+    if average is not None:
+        tensors[AVERAGE] = average.tensors
+    if best is not None and (state.best_step != state.step or average is not None):
+        tensors[BEST] = dict(best)
+    if not write:
+        for some in tensors.values():
+            parallel.on_host(some, wanted=False)
+        return target
     with storage.new_folder(target) as staged:
-        save_weights(model, staged / MODEL)
-        save_file(_optimizer_tensors(model, optimizer), staged / OPTIMIZER)
-        if average is not None:
-            save_file({k: v.cpu() for k, v in average.tensors.items()}, staged / AVERAGE)
-        if best is not None and (state.best_step != state.step or average is not None):
-            save_file({k: v.cpu().contiguous() for k, v in best.items()}, staged / BEST)
+        for name, some in tensors.items():
+            save_file(parallel.on_host(some, wanted=True), staged / name)
         (staged / STATE).write_text(json.dumps(asdict(state)) + "\n", "utf-8")
     prune(folder, KEEP_LAST)
     return target
@@ -152,7 +160,7 @@ def restore(
     load_weights(model, path / MODEL)
     if average is not None:
         for name, tensor in read_tensors(path / AVERAGE).items():
-            average.tensors[name].copy_(tensor)
+            parallel.put(average.tensors[name], tensor)
     _restore_optimizer(read_tensors(path / OPTIMIZER), model, optimizer, path)
     try:
         return State(**json.loads((path / STATE).read_text("utf-8")))
@@ -174,7 +182,7 @@ def _restore_optimizer(
         parameter = parameters[name]
         for entry, tensor in entries.items():
             # Step counters stay where the optimizer keeps them: a fused one, beside the weights.
-            entries[entry] = tensor.to(parameter.device)
+            entries[entry] = parallel.part_of(tensor, parameter)
         optimizer.state[parameter] = entries
 
 
@@ -184,7 +192,7 @@ def _optimizer_tensors(model: Model, optimizer: torch.optim.Optimizer) -> dict[s
     for parameter, entries in optimizer.state.items():
         values: dict[str, Any] = entries
         for entry, value in values.items():
-            tensors[f"{names[parameter]}/{entry}"] = value.detach().cpu().contiguous()
+            tensors[f"{names[parameter]}/{entry}"] = value
     return tensors
 
 

@@ -14,8 +14,12 @@ from headswap import metrics
 from headswap.nn.model import Model
 from headswap.objectives import Context, Objective
 from headswap.randomness import generator
-from headswap.text.loader import by_length
+from headswap.text.loader import by_length, share
 from headswap.text.tokenizer import Tokenizer
+from headswap.training.ranks import ALONE, Ranks
+
+Found = dict[str, tuple[float, float, np.ndarray | None]]
+"""What one batch gave, by term: a sum, a count and perhaps a classifier's logits."""
 
 
 @dataclass(frozen=True)
@@ -36,35 +40,47 @@ def evaluate(
     tokens: Tokenizer,
     batch: int,
     precision: torch.dtype,
+    ranks: Ranks = ALONE,
 ) -> Evaluation:
-    """The loss of a model on examples; a classifier's logits too."""
-    totals: dict[str, float] = {}
-    counts: dict[str, float] = {}
-    logits: list[np.ndarray | None] = [None] * len(examples)
+    """The loss of a model on examples; a classifier's logits too. Ranks take batches in turn,
+    and their results are put together in the order in which one process would make them."""
+    groups = list(enumerate(by_length([len(example.ids) for example in examples], batch)))
+    turns = [(view, number, group) for view in objective.views() for number, group in groups]
     training = model.training
     model.eval()
-    groups = list(enumerate(by_length([len(example.ids) for example in examples], batch)))
-    views = [(view, number, group) for view in objective.views() for number, group in groups]
+    mine: list[Found] = []
     with torch.no_grad(), autocast(model.device, precision):
-        for view, number, group in views:
-            chosen = [examples[i] for i in group]
-            noise = generator(0, "evaluate", number)
-            context = Context(model.backbone.stack, tokens, noise)
-            made = view.batch(chosen, context).to(model.device)
-            for name, term in view.loss(model, made).items():
-                totals[name] = totals.get(name, 0.0) + float(term.total)
-                counts[name] = counts.get(name, 0.0) + made.counts[name]
-                if term.scores_NC is not None:
-                    for i, row in zip(group, term.scores_NC.float().cpu().numpy(), strict=True):
-                        logits[i] = row
+        for view, number, group in share(turns, ranks.rank, ranks.world):
+            context = Context(model.backbone.stack, tokens, generator(0, "evaluate", number))
+            made = view.batch([examples[i] for i in group], context).to(model.device)
+            mine.append(
+                {
+                    name: (
+                        float(term.total),
+                        made.counts[name],
+                        None if term.scores_NC is None else term.scores_NC.float().cpu().numpy(),
+                    )
+                    for name, term in view.loss(model, made).items()
+                }
+            )
     model.train(training)
+    totals: dict[str, float] = {}
+    counts: dict[str, float] = {}
+    logits: dict[int, np.ndarray] = {}
+    by_rank = ranks.gather(mine)
+    for turn, (_, _, group) in enumerate(turns):
+        for name, (total, count, rows) in by_rank[turn % ranks.world][turn // ranks.world].items():
+            totals[name] = totals.get(name, 0.0) + total
+            counts[name] = counts.get(name, 0.0) + count
+            if rows is not None:
+                logits |= zip(group, rows, strict=True)
     losses = {name: total / max(counts[name], 1e-9) for name, total in totals.items()}
-    found = [row for row in logits if row is not None]
+    order = range(len(examples))
     return Evaluation(
         sum(losses.values()),
         losses,
         counts,
-        np.stack(found) if len(found) == len(examples) and found else None,
+        np.stack([logits[i] for i in order]) if logits else None,
     )
 
 

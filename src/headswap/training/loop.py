@@ -3,37 +3,42 @@
 The state of a training after step n is a function of its settings, its data and n. Nothing
 random is carried from step to step (every stream is derived from the seed and the step), so
 a run that is killed and resumed ends at the same bytes as one that is not.
+
+Several ranks train one run: each works on its rows of the same global batches, all take the
+same branches, and rank 0 alone writes.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from headswap import storage
-from headswap.errors import DataError, Interrupted, ResourceError
+from headswap.errors import DataError, Interrupted
 from headswap.nn import kernels
 from headswap.nn.model import Model
 from headswap.objectives import Batch, Context, Objective
 from headswap.progress import Reporter, size
 from headswap.randomness import derive, generator
-from headswap.run import CHECKPOINTS, METRICS, Run
+from headswap.run import CHECKPOINTS, Run
 from headswap.text.loader import Loader, Window
 from headswap.text.tokenizer import Tokenizer
-from headswap.training import checkpoint, machine, optim
+from headswap.training import checkpoint, machine, optim, parallel
 from headswap.training.checkpoint import State
-from headswap.training.evaluate import Evaluation, evaluate, scores
+from headswap.training.evaluate import evaluate, scores
 from headswap.training.feed import Feed
+from headswap.training.journal import Journal
 from headswap.training.plan import Plan, rate
+from headswap.training.ranks import ALONE, Ranks
 from headswap.training.signals import stop_signals
 from headswap.training.step import Step, as_compiled, records, total_counts
 
@@ -64,13 +69,14 @@ def train(
     run: Run,
     report: Reporter,
     initial: Callable[[Model], None] = lambda model: None,
+    ranks: Ranks = ALONE,
 ) -> State:
     """Train until the budget is spent or validation stops improving; resume if begun.
 
     ``initial`` fills the model before its first step; a resumed model comes from the newest
     intact checkpoint instead. Leaves the chosen weights in ``model``.
     """
-    return _Training(model, objective, tokens, data, plan, run, report).go(initial)
+    return _Training(model, objective, tokens, data, plan, run, report, ranks).go(initial)
 
 
 class _Training:
@@ -83,9 +89,11 @@ class _Training:
         plan: Plan,
         run: Run,
         report: Reporter,
+        ranks: Ranks,
     ) -> None:
         self.model, self.objective, self.tokens = model, objective, tokens
         self.data, self.plan, self.run, self.report = data, plan, run, report
+        self.ranks = ranks
         self.folder = run.path / CHECKPOINTS
         self.precision, note = machine.pick_precision(plan, model.device)
         if note:
@@ -97,11 +105,16 @@ class _Training:
                 "train.average_last needs a budget whose last evaluations can be foreseen: with "
                 "minutes nothing is averaged"
             )
-        self.optimizer = optim.make_optimizer(model, plan)
-        self.arithmetic = Step(model, objective, self.optimizer, plan, self.precision, report.warn)
+        if plan.unfreeze is None:
+            optim.freeze(model, plan, 0)
+        forward = parallel.spread(model, plan, ranks)
+        self.optimizer = optim.make_optimizer(model, plan, recorded=ranks.alone)
+        self.arithmetic = Step(
+            model, objective, self.optimizer, plan, self.precision, report.warn, ranks, forward
+        )
         self.average: optim.Average | None = None
         self.best: dict[str, torch.Tensor] | None = None
-        self.board = _board(run, plan)
+        self.journal = Journal(run, plan, ranks.leads)
         self.total = plan.total_steps(data.train.batches, data.tokens_a_step)
         self.every = plan.evaluate_every or data.train.batches
         self.select = plan.select
@@ -115,8 +128,7 @@ class _Training:
         self.began, self.began_at, self.shown = 0.0, 0, 0.0
 
     def go(self, initial: Callable[[Model], None]) -> State:
-        storage.sweep(self.run.path)
-        newest = checkpoint.latest(self.folder, self.report.warn)
+        newest = self.ranks.from_leader(self._newest)
         if newest is None:
             initial(self.model)
         if self.plan.ema is not None or self.plan.average_last is not None:
@@ -126,9 +138,13 @@ class _Training:
             self._train(newest)
         return self.state
 
+    def _newest(self) -> Path | None:
+        storage.sweep(self.run.path)
+        return checkpoint.latest(self.folder, self.report.warn)
+
     def _train(self, newest: Path | None) -> None:
         if newest is None:
-            self._forget_metrics_after(0)
+            self.journal.forget_after(0)
             self._evaluate()
         else:
             self.state = checkpoint.restore(newest, self.model, self.optimizer, self.average)
@@ -138,13 +154,17 @@ class _Training:
                 for name, value in self.state.sums.items()
             }
             self.counts = dict(self.state.counts)
-            self._forget_metrics_after(self.state.metrics_bytes)
+            self.journal.forget_after(self.state.metrics_bytes)
             self.report.say(f"going on from step {self.state.step}")
         self.model.train()
         with stop_signals() as stop, torch.random.fork_rng(devices=self._cuda()):
             self.report.begin("training")
             try:
-                with Feed(self._parts, self.total) as feed:
+                if not self.ranks.alone:
+                    self.arithmetic.settle(self._parts(0))
+                # Ranks agree on the time after every step, so no batch can be made before it.
+                ahead = self.total if self.ranks.alone or self.total is not None else 0
+                with Feed(self._parts, ahead) as feed:
                     self._loop(stop, feed)
             finally:
                 self.report.end()
@@ -154,7 +174,8 @@ class _Training:
     def _compiled(self) -> Iterator[None]:
         """Inside, the backbone is compiled, where the plan wants that and it pays."""
         plan, windows = self.plan, self.objective.reads is Window
-        if not machine.compiles(plan, self.model.device, self.total, windows):
+        wanted = machine.compiles(plan, self.model.device, self.total, windows)
+        if not wanted or (plan.shard and not self.ranks.alone):
             yield
             return
         self.report.say("compiling")
@@ -172,7 +193,9 @@ class _Training:
         while not self._done():
             self._step(feed)
             state.step += 1
-            state.seconds = before + time.monotonic() - self.began if self.plan.minutes else 0.0
+            since = time.monotonic() - saved
+            spent = before + time.monotonic() - self.began if self.plan.minutes else 0.0
+            asked, since, state.seconds = self.ranks.largest(stop.is_set(), since, spent)
             due = state.step % self.every == 0 or self._done()
             if due or state.step % self.plan.log_every == 0:
                 self._log()
@@ -180,15 +203,16 @@ class _Training:
                 if self.average is not None and self.plan.average_last and self._averaging():
                     self.average.update(1 / self._averaging())
                 self._evaluate()
-            since = time.monotonic() - saved
             late = since > 60 * self.plan.save_minutes or (due and since > SAVE_SECONDS)
-            if late or stop.is_set() or self._done():
+            if late or asked or self._done():
                 self._save()
                 saved = time.monotonic()
-            if stop.is_set() and not self._done():
-                raise Interrupted(
-                    f"stopped and saved at step {state.step}",
-                    fix=f"go on with: headswap resume {self.run.path}",
+            if asked and not self._done():
+                raise self.ranks.spoken(
+                    Interrupted(
+                        f"stopped and saved at step {state.step}",
+                        fix=f"go on with: headswap resume {self.run.path}",
+                    )
                 )
             self._show()
 
@@ -208,7 +232,8 @@ class _Training:
         if plan.unfreeze is not None:
             optim.freeze(self.model, plan, state.step / self.data.train.batches)
         parts = feed.parts(state.step)
-        self.arithmetic(parts, self.rate, derive(plan.seed, "dropout", state.step))
+        stream = (state.step, self.ranks.rank) if self.ranks.rank else (state.step,)
+        self.arithmetic(parts, self.rate, derive(plan.seed, "dropout", *stream))
         state.tokens += sum(part.tokens for part in parts)
         for name, count in total_counts(parts).items():
             self.counts[name] = self.counts.get(name, 0.0) + count
@@ -216,19 +241,22 @@ class _Training:
             self._check_health()
 
     def _parts(self, step: int) -> list[Batch]:
-        """The batch of a step, in ``accumulate`` parts."""
-        plan = self.plan
+        """The batch of a step, in ``accumulate`` parts; of each, the rows of this rank. What is
+        random about them is drawn for all ranks, so it does not depend on their number."""
+        plan, ranks = self.plan, self.ranks
         examples = self.data.train.batch(*divmod(step, self.data.train.batches))
         progress = self._progress() if self.total is None else step / self.total
         stride = -(-len(examples) // plan.accumulate)
         noise = generator(plan.seed, "noise", step)
         stack = self.model.backbone.stack
-        few = records(self.model, plan)
+        few = records(self.model, plan, ranks)
         context = Context(stack, self.tokens, noise, step, progress, training=True, few_shapes=few)
         parts = [
             self.objective.batch(examples[i : i + stride], context)
             for i in range(0, len(examples), stride)
         ]
+        if not ranks.alone:
+            parts = [part.of_rank(ranks.rank, ranks.world) for part in parts]
         if self.model.device.type == "cuda":  # copies from pinned memory do not wait
             parts = [part.map(torch.Tensor.pin_memory) for part in parts]
         return parts
@@ -236,10 +264,12 @@ class _Training:
     def _check_health(self) -> None:
         if bool(self.arithmetic.healthy):
             return
-        raise DataError(
-            f"the loss became infinite or not a number by step {self.state.step + 1}",
-            fix=f"lower train.lr (now {self.plan.lr:g}) or train.clip (now {self.plan.clip:g}) "
-            "and train again; checkpoints from before are kept",
+        raise self.ranks.spoken(
+            DataError(
+                f"the loss became infinite or not a number by step {self.state.step + 1}",
+                fix=f"lower train.lr (now {self.plan.lr:g}) or train.clip (now "
+                f"{self.plan.clip:g}) and train again; checkpoints from before are kept",
+            )
         )
 
     def _log(self) -> None:
@@ -255,34 +285,27 @@ class _Training:
             if f"{name}/correct" in sums:
                 line["accuracy"] = sums[f"{name}/correct"] / count
         line["lr"] = self.rate
-        self._write(line)
+        self.journal.write(line)
         self.last_loss = line["loss"]
 
     def _evaluate(self) -> None:
         if not self.data.valid:
             return
-        with self._averaged():
-            result = self._score()
+        with self._averaged(), parallel.whole_model(self.model) as model:
+            examples, part = self.data.valid, self.plan.batch // self.plan.accumulate
+            result = evaluate(
+                model, self.objective, examples, self.tokens, part, self.precision, self.ranks
+            )
             figures = scores(result, self.data.truth)
             if self.data.judge is not None:
-                figures |= self.data.judge(self.model)
+                figures |= self.ranks.from_leader(partial(self.data.judge, model))
         if not math.isfinite(figures["loss"]):
             self.arithmetic.healthy &= False
             self._check_health()
-        self._write({"split": "valid", **self._where(), **figures})
+        self.journal.write({"split": "valid", **self._where(), **figures})
         self._remember(figures[self.select])
         told = "  ".join(f"{name} {value:.4f}" for name, value in figures.items())
         self.report.say(f"step {self.state.step}  epoch {self._where()['epoch']:.4g}  {told}")
-
-    def _score(self) -> Evaluation:
-        return evaluate(
-            self.model,
-            self.objective,
-            self.data.valid,
-            self.tokens,
-            self.plan.batch // self.plan.accumulate,
-            self.precision,
-        )
 
     @contextmanager
     def _averaged(self) -> Iterator[None]:
@@ -325,21 +348,24 @@ class _Training:
     def _choose(self) -> None:
         """Leave the weights that the plan keeps in the model."""
         if self.plan.keep == "best" and self.best is not None:
-            with torch.no_grad():
-                for name, tensor in self.model.tensors().items():
-                    tensor.copy_(self.best[name])
+            for name, tensor in self.model.tensors().items():
+                parallel.put(tensor, self.best[name])
         elif self.average is not None and self._averaging():
             self.average.swap()
-        checkpoint.prune(self.folder)
+        if self.ranks.leads:
+            checkpoint.prune(self.folder)
 
     def _save(self) -> None:
         self._check_health()
         self.state.sums = {name: float(value) for name, value in self.arithmetic.sums.items()}
         self.state.counts = dict(self.counts)
+        self.state.metrics_bytes = self.journal.bytes
+        leads = self.ranks.leads
         checkpoint.save(
-            self.folder, self.model, self.optimizer, self.state, self.average, self.best
+            self.folder, self.model, self.optimizer, self.state, self.average, self.best, leads
         )
-        self.run.note_time("saved", step=self.state.step)
+        if leads:
+            self.run.note_time("saved", step=self.state.step)
 
     def _where(self) -> dict[str, Any]:
         state = self.state
@@ -348,21 +374,6 @@ class _Training:
             "epoch": state.step / self.data.train.batches,
             "tokens": state.tokens,
         }
-
-    def _write(self, line: dict[str, Any]) -> None:
-        path = self.run.path / METRICS
-        with storage.explained(path), path.open("ab") as stream:
-            stream.write((json.dumps(line) + "\n").encode())
-            stream.flush()
-            self.state.metrics_bytes = stream.tell()
-        if self.board is not None:
-            for name, value in line.items():
-                if isinstance(value, float):
-                    self.board.add_scalar(f"{line['split']}/{name}", value, line["step"])
-
-    def _forget_metrics_after(self, length: int) -> None:
-        with storage.explained(self.run.path), (self.run.path / METRICS).open("ab") as stream:
-            stream.truncate(length)
 
     def _show(self) -> None:
         now = time.monotonic()
@@ -377,16 +388,3 @@ class _Training:
 
     def _cuda(self) -> list[torch.device]:
         return [self.model.device] if self.model.device.type == "cuda" else []
-
-
-def _board(run: Run, plan: Plan) -> Any:
-    """A TensorBoard writer beside the run's files, when the plan asks for one."""
-    if not plan.tensorboard:
-        return None
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError as error:
-        raise ResourceError(
-            "train.tensorboard needs tensorboard", fix="pip install 'headswap[track]'"
-        ) from error
-    return SummaryWriter(str(run.path / "tensorboard"))

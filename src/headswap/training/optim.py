@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from headswap.nn.model import Model
+from headswap.training import parallel
 from headswap.training.muon import Muon
 from headswap.training.plan import Plan
 
@@ -32,11 +33,12 @@ def freeze(model: Model, plan: Plan, epoch: float = float("inf")) -> None:
         parameter.requires_grad_(not frozen)
 
 
-def make_optimizer(model: Model, plan: Plan) -> torch.optim.Optimizer:
+def make_optimizer(model: Model, plan: Plan, recorded: bool = True) -> torch.optim.Optimizer:
     """AdamW or Muon; matrices decay, vectors do not; deeper layers may learn more slowly.
 
     Each group remembers its ``scale`` of the schedule's rate (Howard and Ruder 2018,
-    section 3.2, discriminative fine-tuning).
+    section 3.2, discriminative fine-tuning). Steps that a GPU is to replay have to be
+    ``recorded``.
     """
     groups: dict[tuple[float, float, int], list[torch.nn.Parameter]] = {}
     for name, parameter in model.tensors().items():
@@ -49,7 +51,7 @@ def make_optimizer(model: Model, plan: Plan) -> torch.optim.Optimizer:
         {"params": parameters, "scale": scale, "weight_decay": decay, "parts": parts}
         for (scale, decay, parts), parameters in groups.items()
     ]
-    gpu = model.device.type == "cuda"
+    gpu = recorded and model.device.type == "cuda"
     for table in tables if gpu else ():  # a rate that a recorded step can be given anew
         table["lr"] = torch.full((), plan.lr, device=model.device)
     betas = (plan.betas[0], plan.betas[1])
@@ -89,8 +91,8 @@ class Average:
     @torch.no_grad()
     def update(self, weight: float) -> None:
         """Let the weights of now count for this share."""
-        now = [tensor.detach() for tensor in self._model.tensors().values()]
-        torch._foreach_lerp_(list(self.tensors.values()), now, weight)
+        now = [parallel.own(tensor.detach()) for tensor in self._model.tensors().values()]
+        torch._foreach_lerp_(list(map(parallel.own, self.tensors.values())), now, weight)
 
     @torch.no_grad()
     def swap(self) -> None:

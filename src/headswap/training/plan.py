@@ -47,6 +47,7 @@ class Plan:
     save_minutes: float = 5.0
     log_every: int = 50
 
+    shard: bool = False
     compile: bool | None = None
     tensorboard: bool = False
     precision: Literal["auto", "fp32", "bf16"] = "auto"
@@ -89,6 +90,12 @@ class Plan:
             raise UsageError("train.average_last and train.ema exclude each other")
         if self.ema is not None and not 0 < self.ema < 1:
             raise UsageError(f"train.ema must lie between 0 and 1, not {self.ema}")
+        if self.shard and self.optimizer == "muon":
+            raise UsageError(
+                "muon needs whole matrices, which train.shard cuts up", fix="use adamw"
+            )
+        if self.shard and self.unfreeze is not None:
+            raise UsageError("train.shard and train.unfreeze exclude each other")
         if self.unfreeze is not None and self.unfreeze <= 0:
             raise UsageError(f"train.unfreeze is in epochs a layer, not {self.unfreeze}")
 

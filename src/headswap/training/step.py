@@ -2,7 +2,7 @@
 
 On a GPU a small model's step takes longer to launch, kernel by kernel, than to compute. There
 the second step of a shape is recorded and every later one replayed as a whole: the same kernels
-in the same order, so the same numbers.
+in the same order, so the same numbers. Of several ranks none records.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from torch import Tensor
 from headswap.errors import ResourceError
 from headswap.nn.model import Model
 from headswap.objectives import Batch, Objective
-from headswap.training import optim
+from headswap.training import optim, parallel
 from headswap.training.evaluate import autocast
 from headswap.training.plan import Plan
+from headswap.training.ranks import ALONE, Ranks
 
 MOST_RECORDINGS = 512
 COMPILED_SHAPES = 4
@@ -37,7 +38,8 @@ class Recording:
 
 class Step:
     """``sums`` are what the steps since the last look added up, by term; ``healthy`` turns
-    false when a loss or a gradient is not finite. Both stay on the device until asked for."""
+    false when a loss or a gradient is not finite. Both stay on the device until asked for, and
+    both are those of all ranks. ``forward`` is the model as it lies on them."""
 
     def __init__(
         self,
@@ -47,13 +49,16 @@ class Step:
         plan: Plan,
         precision: torch.dtype,
         warn: Callable[[str], None],
+        ranks: Ranks = ALONE,
+        forward: torch.nn.Module | None = None,
     ) -> None:
         self.model, self.objective, self.optimizer = model, objective, optimizer
         self.plan, self.precision, self.warn = plan, precision, warn
+        self.ranks, self.forward = ranks, forward or parallel.Forward(model)
         self.average: optim.Average | None = None
         self.sums: dict[str, Tensor] = {}
         self.healthy = torch.ones((), dtype=torch.bool, device=model.device)
-        self.records = records(model, plan)
+        self.records = records(model, plan, ranks)
         self._known: dict[Any, Recording | None] = {}
         self._pool: Any = None
 
@@ -103,7 +108,8 @@ class Step:
                 counts: dict[str, Any] = dict(moved.counts)
                 if self.records:
                     counts = {name: self._number(count) for name, count in counts.items()}
-                self._loss(moved, counts)[0].backward()  # type: ignore[no-untyped-call]
+                with parallel.without_exchange(self.forward):
+                    self._loss(moved, counts)[0].backward()  # type: ignore[no-untyped-call]
         except Exception as error:  # the compiler's failures have no common type
             backbone._compiled_call_impl = None
             reason = str(error).strip().split("\n")[0][:200]
@@ -144,19 +150,41 @@ class Step:
             return None
         return Recording(graph, tensors, numbers)
 
+    def settle(self, parts: Sequence[Batch]) -> None:
+        """Let DDP lay out its buckets, which it does after its first pass: a resumed training
+        then adds gradients up in the same order as one that was not interrupted."""
+        torch.manual_seed(0)
+        moved = parts[0].to(self.model.device)
+        self._loss(moved, dict(moved.counts))[0].backward()  # type: ignore[no-untyped-call]
+        self.optimizer.zero_grad(set_to_none=True)
+
     def _learn(self, parts: Sequence[Batch], counts: dict[str, Any]) -> None:
         plan = self.plan
-        for part in parts:
-            self._backward(part, counts)
+        into = self.sums if self.ranks.alone else {}
+        for part in parts[:-1]:
+            with parallel.without_exchange(self.forward):
+                self._backward(part, counts, into)
+        self._backward(parts[-1], counts, into)
         if plan.clip:
             norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), plan.clip)
-            self.healthy &= torch.isfinite(norm)
+            self.healthy &= torch.isfinite(parallel.whole(norm))
+        if not self.ranks.alone:
+            self._exchange(into)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         if self.average is not None and plan.ema is not None:
             self.average.update(1 - plan.ema)
 
-    def _backward(self, batch: Batch, counts: dict[str, Any]) -> None:
+    def _exchange(self, sums: dict[str, Tensor]) -> None:
+        """Add a step's sums and bad news up over the ranks. Every step, since sums that were
+        added up in another order would not resume at the same bytes."""
+        bad = (~self.healthy).to(torch.float64)
+        total = self.ranks.add(torch.stack([*sums.values(), bad]))
+        self.healthy = total[-1] == 0
+        for key, value in zip(sums, total, strict=False):
+            self.sums[key] = self.sums[key] + value if key in self.sums else value.clone()
+
+    def _backward(self, batch: Batch, counts: dict[str, Any], into: dict[str, Tensor]) -> None:
         try:
             loss, sums = self._loss(batch, counts)
             loss.backward()  # type: ignore[no-untyped-call]
@@ -168,14 +196,14 @@ class Step:
         self.healthy &= torch.isfinite(loss.detach())
         for key, value in sums.items():
             value = value.detach().to(self.model.device, torch.float64)
-            if key in self.sums:
-                self.sums[key] += value
+            if key in into:
+                into[key] += value
             else:
-                self.sums[key] = value.clone()
+                into[key] = value.clone()
 
     def _loss(self, batch: Batch, counts: dict[str, Any]) -> tuple[Tensor, dict[str, Tensor]]:
         with autocast(self.model.device, self.precision):
-            terms = self.objective.loss(self.model, batch)
+            terms = self.forward(self.objective, batch)
         loss = torch.stack([term.total / counts[name] for name, term in terms.items()]).sum()
         sums = {f"{name}/total": term.total for name, term in terms.items()}
         for name, term in terms.items():
@@ -187,11 +215,11 @@ class Step:
         return torch.full((), value, device=self.model.device)
 
 
-def records(model: Model, plan: Plan) -> bool:
-    """Whether steps are recorded: what learns must not change on the way, and the other mixers
-    look at a batch's lengths on the host."""
-    stack = model.backbone.stack
-    return model.device.type == "cuda" and plan.unfreeze is None and stack.mixer == "attention"
+def records(model: Model, plan: Plan, ranks: Ranks = ALONE) -> bool:
+    """Whether steps are recorded: what learns must not change on the way, the other mixers look
+    at a batch's lengths on the host, and messages between ranks are not recorded."""
+    fixed = plan.unfreeze is None and model.backbone.stack.mixer == "attention"
+    return model.device.type == "cuda" and fixed and ranks.alone
 
 
 def total_counts(parts: Sequence[Batch]) -> dict[str, float]:
