@@ -322,7 +322,7 @@ def _copy(source: Model, model: Model) -> None:
     """A table of positions may be longer in the source than what is read here."""
     found = source.tensors()
     for name, tensor in model.tensors().items():
-        parallel.put(tensor, found[name][: len(tensor)])
+        parallel.put(tensor, found[name].detach()[: len(tensor)])
 
 
 def load_model(run: Run, device: torch.device | None = None) -> tuple[Model, Settings]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
@@ -18,7 +18,9 @@ from headswap.cli.options import (
     reporter,
 )
 from headswap.errors import DataError, UsageError
-from headswap.types import Table
+
+if TYPE_CHECKING:
+    from headswap.types import Table
 
 
 def check(
