@@ -13,7 +13,7 @@ from headswap.experiment.design import REPORT, Design
 from headswap.progress import Reporter, Silent
 from headswap.run import Run
 from headswap.settings import Settings
-from headswap.text import files
+from headswap.text import files, remote
 from headswap.text.corpus import Cleaning
 from headswap.types import Table
 from headswap.use import Loaded, Trained
@@ -144,5 +144,7 @@ def _names(paths: Paths) -> tuple[str, ...]:
 
 
 def _paths(paths: Paths) -> list[str]:
-    given = [paths] if isinstance(paths, str | Path) else list(paths)
-    return [str(path) for path in files.expand(given)]
+    found: list[str] = []
+    for name in _names(paths):
+        found += [name] if remote.is_url(name) else map(str, files.expand([name]))
+    return found

@@ -22,15 +22,18 @@ from headswap.planning import advice
 from headswap.prepare import ROLES, Prepared, split_rows, with_labels
 from headswap.progress import Reporter
 from headswap.run import Run
-from headswap.settings import Settings
-from headswap.text import corpus, files, tokenizer
+from headswap.settings import DataPlan, Settings
+from headswap.text import corpus, files, remote, sharded, tokenizer
 from headswap.text.corpus import LabelledText
 from headswap.text.pairs import PairText, read_pairs
+from headswap.text.sharded import Sharded
 from headswap.text.tokenizer import Tokenizer
 from headswap.training import checkpoint, machine
 from headswap.training.evaluate import evaluate, scores
 from headswap.training.loop import train
 from headswap.types import Table
+
+SHARDS_NEAR = 16
 
 
 def create(settings: Settings, out: Path, report: Reporter | None = None) -> Run:
@@ -72,12 +75,17 @@ def checked(settings: Settings) -> tuple[Settings, Table]:
         valid=_absolute(data.valid),
         test=_absolute(data.test),
     )
-    hashes: Table = {
-        role: {"sha256": files.sha256([Path(path) for path in getattr(data, role)])}
+    located = {
+        role: [sharded.located(name) for name in getattr(data, role)]
         for role in ROLES
         if getattr(data, role)
     }
+    hashes: Table = {role: {"sha256": files.sha256(paths)} for role, paths in located.items()}
     objective = settings.objective
+    data = _checked_shards(settings, data, located)
+    words = settings.tokenizer
+    for path in filter(files.is_sharded, located["train"]):
+        words = dataclasses.replace(words, vocabulary=Sharded(path).tokenizer().size)
     if isinstance(objective, Classify):
         if objective.room(settings.model) < 1:
             raise UsageError(f"a model.length of {settings.model.length} leaves no room for text")
@@ -87,8 +95,9 @@ def checked(settings: Settings) -> tuple[Settings, Table]:
             if paths := [Path(path) for path in getattr(data, role)]:
                 next(iter(read_pairs(paths, data.reading)))
     else:
-        for path in map(Path, data.train):
-            next(iter(corpus.documents([path], data.reading)))
+        for path in located["train"]:
+            if not files.is_sharded(path):
+                next(iter(corpus.documents([path], data.reading)))
     if settings.tokenizer.model and not data.base:
         tokenizer.load_model(Path(settings.tokenizer.model), _pieces(settings))
     if data.base:
@@ -98,7 +107,9 @@ def checked(settings: Settings) -> tuple[Settings, Table]:
         hashes["base"] = {"sha256": files.sha256([base.path / runs.WEIGHTS])}
     threads = plan.threads or torch.get_num_threads()
     plan = dataclasses.replace(plan, threads=threads)
-    final = dataclasses.replace(settings, objective=objective, data=data, train=plan)
+    final = dataclasses.replace(
+        settings, objective=objective, tokenizer=words, data=data, train=plan
+    )
     return final, hashes
 
 
@@ -148,7 +159,45 @@ def execute(
 
 
 def _absolute(paths: Sequence[str]) -> tuple[str, ...]:
-    return tuple(str(Path(path).resolve()) for path in paths)
+    return tuple(name if remote.is_url(name) else str(Path(name).resolve()) for name in paths)
+
+
+def _checked_shards(
+    settings: Settings, data: DataPlan, located: Mapping[str, Sequence[Path]]
+) -> DataPlan:
+    """Refuse what shards cannot do; those that lie elsewhere are read a few at a time."""
+    found = [path for paths in located.values() for path in paths if files.is_sharded(path)]
+    if not found:
+        if data.near:
+            raise UsageError("data.near goes with a sharded corpus", fix="leave it out")
+        return data
+    if isinstance(settings.objective, Classify | Translate):
+        raise UsageError(
+            f"holds shards of plain text, which {settings.objective.name} cannot read",
+            where=found[0],
+            fix="give labelled texts or pairs",
+        )
+    if len(located.get("valid", ())) > 1 and any(map(files.is_sharded, located["valid"])):
+        raise UsageError("several sources to validate on", fix="name one folder of shards")
+    made = {Sharded(path).manifest.tokenizer for path in found}
+    if len(made) > 1:
+        raise UsageError(
+            "the shards were made with different tokenizers",
+            where=found[0],
+            fix="shard all text with the same --tokenizer",
+        )
+    if settings.tokenizer.model and not data.base:
+        loaded = tokenizer.load_model(Path(settings.tokenizer.model), _pieces(settings))
+        if not loaded.extends(Sharded(found[0]).tokenizer()):
+            raise UsageError(
+                "the shards were made with another tokenizer",
+                where=found[0],
+                fix="leave --tokenizer out: shards bring their own",
+            )
+    if data.near is not None:
+        return data
+    away = any(map(remote.is_url, data.train))
+    return dataclasses.replace(data, near=SHARDS_NEAR if away else 0)
 
 
 def _locate(run: Run, settings: Settings, folder: Path | None) -> dict[str, list[Path]]:
@@ -157,7 +206,7 @@ def _locate(run: Run, settings: Settings, folder: Path | None) -> dict[str, list
     located: dict[str, list[Path]] = {}
     for role in ROLES:
         for name in getattr(settings.data, role):
-            path = Path(name)
+            path = sharded.located(name)
             if folder is not None and (folder / path.name).exists():
                 path = folder / path.name
             if not path.exists():
@@ -217,6 +266,9 @@ def _make_tokenizer(
         if loaded.appended:
             report.say(f"tokenizer: appended the missing specials {', '.join(loaded.appended)}")
         return loaded
+    ready = [path for path in paths["train"] if files.is_sharded(path)]
+    if ready:
+        return Sharded(ready[0]).tokenizer()
     report.say(f"training a {plan.kind} tokenizer of {plan.vocabulary:,} tokens")
     if seen is not None:  # what is held out for validation stays unseen
         texts: Iterable[str] = (text for row in seen for text in row.texts)

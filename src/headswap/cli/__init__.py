@@ -13,7 +13,16 @@ from typing import NoReturn
 
 from cyclopts import App, CycloptsError
 
-from headswap.cli import experiment, exporting, looking, planning, serving, training, using
+from headswap.cli import (
+    experiment,
+    exporting,
+    looking,
+    planning,
+    serving,
+    sharding,
+    training,
+    using,
+)
 from headswap.errors import (
     HeadswapError,
     Interrupted,
@@ -51,6 +60,7 @@ for command in (
     using.fill,
     using.embed,
     looking.check,
+    sharding.shards,
     looking.compare,
     looking.inspect,
     planning.plan,

@@ -22,7 +22,7 @@ from headswap.errors import UsageError
 
 def train(
     objective: str,
-    data: list[Path],
+    data: list[str],
     /,
     *,
     out: Path,
@@ -60,6 +60,8 @@ def train(
 
         headswap train translate train.en train.de --recipe tiny-translate --out runs/en-de
 
+        headswap train causal s3://bucket/web shards/books --set data.weights=[3,1] --out runs/web
+
     Parameters
     ----------
     objective
@@ -67,7 +69,9 @@ def train(
         classify (a label) or translate.
     data
         Files, folders or patterns: .txt, .jsonl, .csv, .tsv or .parquet; plain, .gz, .xz or
-        .zst. For translate: tables of pairs, or two aligned text files, source first.
+        .zst. For translate: tables of pairs, or two aligned text files, source first. For
+        causal, masked and hybrid also folders of shards (see `headswap shards`), here or at a
+        URL.
     out
         The run folder to make. It holds everything: settings, weights, metrics, predictions.
     base
