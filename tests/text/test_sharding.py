@@ -181,6 +181,10 @@ def test_the_command(texts, tokens, tmp_path, capsys):
     found = json.loads((tmp_path / "out/shards.json").read_text())
     assert found["tokens"] == sum(shard["tokens"] for shard in found["shards"])
     assert not run("--join", tmp_path / "out")[0]
-    for arguments in ((*texts,), ("--join", tmp_path / "out", "--out", "x"), (*given, "--part=3/2")):
+    for arguments in (
+        (*texts,),
+        ("--join", tmp_path / "out", "--out", "x"),
+        (*given, "--part=3/2"),
+    ):
         code, told = run(*arguments)
         assert code == 2 and told.err.startswith("headswap: ") and told.err.count("\n") == 1
