@@ -4,7 +4,8 @@
 
 Each worker is the command that a user would run, held to a core of its own. The text is made up
 (as in benchmarks/memory.py); one and two workers take turns, and medians count. How busy the
-machine was with other work is part of the result.
+machine was with other work is part of the result; where it was, the workers' own CPU time tells
+what two free cores would do: the one worker's, over that of the longer of the two.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ def busy() -> float:
     return 1 - (rest - idle) / max(after - total, 1)
 
 
-def seconds(arguments: list[str], out: Path, workers: int) -> float:
-    """All parts at once, each on a core of its own."""
+def seconds(arguments: list[str], out: Path, workers: int) -> tuple[float, float]:
+    """All parts at once, each on a core of its own: by the clock, and the most CPU time."""
     began = time.perf_counter()
     running = []
     for number in range(workers):
@@ -48,9 +49,13 @@ def seconds(arguments: list[str], out: Path, workers: int) -> float:
         command = [sys.executable, "-m", "headswap", "shards", *arguments, *part]
         pinned = ["taskset", "-c", str(number), *command]
         running.append(subprocess.Popen(pinned, stdout=subprocess.DEVNULL))
-    if any(process.wait() for process in running):
-        raise SystemExit("a worker failed")
-    return time.perf_counter() - began
+    used = []
+    for process in running:
+        _, status, facts = os.wait4(process.pid, 0)
+        if status:
+            raise SystemExit("a worker failed")
+        used.append(facts.ru_utime + facts.ru_stime)
+    return time.perf_counter() - began, max(used)
 
 
 def digest(folder: Path) -> str:
@@ -78,7 +83,7 @@ def main() -> None:
         tokenizer.train(corpus.documents([text], reading), plan).save(folder / "words")
         arguments = [str(text), "--tokenizer", str(folder / "words"), "--documents", "line"]
         arguments += ["--megabytes", str(options.shard_megabytes)]
-        tries: dict[int, list[float]] = {1: [], 2: []}
+        tries: dict[int, list[tuple[float, float]]] = {1: [], 2: []}
         others, digests = [], set()
         for turn in range(options.repeats):
             for workers in tries:
@@ -86,19 +91,19 @@ def main() -> None:
                 out = folder / f"shards-{turn}-{workers}"
                 tries[workers].append(seconds(arguments, out, workers))
                 digests.add(digest(out))
-                print(f"{workers}: {tries[workers][-1]:.1f} s, {others[-1]:.0%} busy before")
-    one, two = (statistics.median(tries[workers]) for workers in (1, 2))
+                clock, cpu = tries[workers][-1]
+                print(f"{workers}: {clock:.1f} s, CPU {cpu:.1f} s, {others[-1]:.0%} busy before")
+    medians = {
+        kind: [statistics.median(one[place] for one in tries[workers]) for workers in tries]
+        for place, kind in enumerate(("clock", "cpu"))
+    }
     found = {
         "command": f"python benchmarks/sharding.py --text-megabytes {options.text_megabytes} "
         f"--shard-megabytes {options.shard_megabytes} --repeats {options.repeats}",
         "cores": os.cpu_count(),
         "megabytes": options.text_megabytes,
         "seconds": {str(workers): some for workers, some in tries.items()},
-        "times_as_fast": one / two,
-        "megabytes_a_second": {
-            "1": options.text_megabytes / one,
-            "2": options.text_megabytes / two,
-        },
+        "times_as_fast": {kind: one / two for kind, (one, two) in medians.items()},
         "identical": len(digests) == 1,
         "busy_before": others,
     }

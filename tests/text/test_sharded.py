@@ -126,7 +126,7 @@ def test_damaged_manifests_and_tokenizers(folder, tokens):
 
 
 def test_addresses_that_lead_nowhere(monkeypatch):
-    with pytest.raises(StorageError, match="memory://nowhere/shards.json: is not there"):
+    with pytest.raises(StorageError, match=r"memory://nowhere/shards.json: is not there"):
         sharded.located("memory://nowhere")
     with pytest.raises(UsageError, match="strange://x"):
         sharded.located("strange://x")

@@ -137,7 +137,7 @@ def test_a_shard_that_was_cut_short_is_named(texts, tokens, tmp_path):
     sharding.make(texts, tokens, out, Part(1, 2), megabytes=4)
     path = out / "tokens-00002.bin"
     path.write_bytes(path.read_bytes()[:-2])
-    with pytest.raises(DataError, match="tokens-00002.bin: is missing or cut short"):
+    with pytest.raises(DataError, match=r"tokens-00002.bin: is missing or cut short"):
         sharding.make(texts, tokens, out, Part(2, 2), megabytes=4)
 
 
@@ -181,10 +181,7 @@ def test_the_command(texts, tokens, tmp_path, capsys):
     found = json.loads((tmp_path / "out/shards.json").read_text())
     assert found["tokens"] == sum(shard["tokens"] for shard in found["shards"])
     assert not run("--join", tmp_path / "out")[0]
-    for arguments in (
-        (*texts,),
-        ("--join", tmp_path / "out", "--out", "x"),
-        (*given, "--part=3/2"),
-    ):
+    joined = ("--join", tmp_path / "out", "--out", "x")
+    for arguments in ((*texts,), joined, (*given, "--part=3/2")):
         code, told = run(*arguments)
         assert code == 2 and told.err.startswith("headswap: ") and told.err.count("\n") == 1

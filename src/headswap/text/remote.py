@@ -103,7 +103,9 @@ def _opened(url: str) -> Any:
     except ImportError as error:  # the library of one kind of store
         raise ResourceError(f"cannot read it ({_told(error)})", where=url) from error
     except FileNotFoundError as error:
-        raise StorageError("is not there", where=url, fix="check the address") from error
+        raise StorageError(
+            "is not there, or not to be reached", where=url, fix="check the address"
+        ) from error
     except ValueError as error:
         raise UsageError(f"cannot be read ({_told(error)})", where=url) from error
     except Exception as error:  # every kind of store has errors of its own
