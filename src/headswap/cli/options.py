@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 BUDGET = Group("Budget (one of)")
 READING = Group("Reading")
+HOSTS = Group("Many hosts")
 
 Device = Annotated[str, Parameter(help="Where to compute: auto, cpu, cuda, cuda:N.")]
 Json = Annotated[
@@ -30,6 +31,24 @@ Documents = Annotated[
     Parameter(
         group=READING,
         help="How .txt files are split: at blank lines, one document a line, or as it looks.",
+    ),
+]
+On = Annotated[
+    Literal["here", "ray"] | None,
+    Parameter(
+        group=HOSTS,
+        help="Where runs are made: in processes here, or on the Ray cluster that RAY_ADDRESS "
+        "names or that this host is part of: --on ray.",
+    ),
+]
+List = Annotated[
+    bool,
+    Parameter(
+        name="--list",
+        negative="",
+        group=HOSTS,
+        help="Make no runs, but print those that can be made now as commands for any scheduler: "
+        "headswap resume runs/transfer-reviews --list.",
     ),
 ]
 Files = Annotated[list[Path], Parameter(consume_multiple=True, negative="")]

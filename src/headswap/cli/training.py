@@ -9,10 +9,13 @@ from cyclopts import Parameter
 
 from headswap.cli.options import (
     BUDGET,
+    HOSTS,
     Device,
     Documents,
     Files,
     LabelColumn,
+    List,
+    On,
     Repeated,
     TextColumn,
     reporter,
@@ -141,9 +144,26 @@ def train(
     print(out)
 
 
-def resume(run: Path, /, *, data: Path | None = None, device: str | None = None) -> None:
+def resume(
+    run: Path,
+    /,
+    *,
+    data: Path | None = None,
+    device: str | None = None,
+    on: On = None,
+    list_: List = False,
+    one: Annotated[str | None, Parameter(name="--run", group=HOSTS)] = None,
+) -> None:
     """Go on with a run or an experiment that was stopped, killed or copied from another
     machine.
+
+    Examples:
+
+        headswap resume runs/base
+
+        headswap resume runs/transfer-reviews --list
+
+        headswap resume runs/transfer-reviews --run runs/linear-100-seed-0
 
     Parameters
     ----------
@@ -153,17 +173,31 @@ def resume(run: Path, /, *, data: Path | None = None, device: str | None = None)
         A folder that holds the run's data files, when they are not where they were.
     device
         Where to compute, when not where the run began: auto, cpu, cuda, cuda:N.
+    one
+        Make one run of an experiment, or find it made, and stop: --run runs/linear-100-seed-0.
     """
     from headswap import pipeline
-    from headswap.experiment import conduct
+    from headswap.experiment import conduct, remaining
     from headswap.experiment.design import Folder
     from headswap.run import Run
 
     if Folder(run).exists():
         if data is not None or device is not None:
             raise UsageError("an experiment has its own data and device", where=run)
-        print(conduct.conduct(Folder(run), reporter()).path / "report.html")
+        if list_:
+            for line in remaining.commands(conduct.workshop(Folder(run))):
+                print(line)
+            return
+        if one is not None:
+            remaining.make(conduct.workshop(Folder(run)), one, reporter())
+            print(run / one)
+            return
+        print(conduct.conduct(Folder(run), reporter(), on).path / "report.html")
         return
+    if list_ or one is not None or on is not None:
+        raise UsageError(
+            "--list, --run and --on go with an experiment", where=run, fix="leave them out"
+        )
     pipeline.execute(Run.open(run), reporter(), device, data)
     print(run)
 
