@@ -147,6 +147,10 @@ def test_no_cluster(monkeypatch):
     ray = pytest.importorskip("ray")
     ray.shutdown()
     monkeypatch.setenv("RAY_ADDRESS", "auto")
+    with pytest.MonkeyPatch.context() as other:
+        other.setenv("RAY_ADDRESS", "127.0.0.1:9")
+        with pytest.raises(ResourceError, match=r"no Ray cluster can be reached.*refused"):
+            cluster.connected()
     monkeypatch.setattr(ray, "init", lambda **given: (_ for _ in ()).throw(ConnectionError("none")))
     with pytest.raises(ResourceError, match=r"no Ray cluster can be reached.*ray start --head"):
         cluster.connected()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,7 +17,7 @@ from headswap.errors import Interrupted, ResourceError, StorageError
 from headswap.experiment.jobs import interruptible, told
 from headswap.progress import Reporter
 
-RETRIES = 3
+RETRIES, SECONDS = 3, 5.0
 W = TypeVar("W")
 
 
@@ -89,18 +90,23 @@ def connected() -> Any:
     except ImportError as error:
         raise ResourceError("--on ray needs Ray", fix="pip install 'headswap[scale]'") from error
     if not ray.is_initialized():
+        address = os.environ.get("RAY_ADDRESS", "auto")
         try:
-            ray.init(
-                address=os.environ.get("RAY_ADDRESS", "auto"),
-                log_to_driver=False,
-                logging_level=logging.ERROR,
-            )
+            _knock(address)
+            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
         except (OSError, RuntimeError, ValueError, TimeoutError) as error:
             raise ResourceError(
                 f"no Ray cluster can be reached ({str(error).splitlines()[0]})",
                 fix="start one with ray start --head, or name one: RAY_ADDRESS=host:6379",
             ) from error
     return ray
+
+
+def _knock(address: str) -> None:
+    """Ask whether anyone is there: Ray itself would go on trying for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if port.isdigit():
+        socket.create_connection((host, int(port)), timeout=SECONDS).close()
 
 
 def share_out(cpus: int, gpus: float) -> tuple[int, int]:
