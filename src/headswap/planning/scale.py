@@ -203,6 +203,7 @@ def _assumptions(fleet: Fleet, measured: bool, precision: torch.dtype) -> Iterat
         if measured
         else "one GPU's time is an estimate from its data sheet: 40% of its peak in wide layers"
     )
+    yield "efficiency is against as many GPUs that tell each other nothing, and have room enough"
     yield (
         "ddp: every GPU holds the whole model, and a ring inside the node and one between nodes "
         "send 2(n-1)/n of the gradients, 4 bytes a parameter, once a step"
