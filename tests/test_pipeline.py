@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
 import fsspec
 import pytest
 
-from conftest import corpus_text, review_rows, write_jsonl
+from conftest import corpus_text
 from headswap import api, cli
 from headswap.errors import StorageError, UsageError
 from headswap.text import remote, sharding, stretches
@@ -75,7 +77,6 @@ def test_a_stopped_run_goes_on_with_shards_elsewhere(folders, tmp_path):
 
 
 def test_refusals(folders, texts, tokens, tmp_path, capsys):
-    reviews = write_jsonl(tmp_path / "reviews.jsonl", review_rows(40))
     other = SentencePieceTokenizer(tokens.model, None, ["<odd>"])
     sharding.make([texts[0]], other, tmp_path / "other")
     out = tmp_path / "out"
@@ -91,7 +92,29 @@ def test_refusals(folders, texts, tokens, tmp_path, capsys):
     refused(UsageError, "several sources", folders[0], valid=folders)
     refused(UsageError, "cannot be -1", folders[0], "data.near=-1")
     refused(StorageError, "is not there", "memory://nowhere")
-    assert reviews.exists()
+    base = tmp_path / "base"
+    words = [*SMALL, "tokenizer.vocabulary=340"]
+    api.train("causal", texts[0], out=base, changes=words, device="cpu")
+    steps = ["train.steps=6", "train.batch=4"]
+    with pytest.raises(UsageError, match="another tokenizer than the model's"):
+        api.train("causal", folders[0], base=base, out=out, changes=steps, device="cpu")
+    assert not out.exists()
+
+
+def test_a_base_goes_on_with_shards_of_its_tokenizer(folders, tmp_path):
+    trained(folders[0], tmp_path / "base")
+    steps = ["train.steps=6", "train.batch=4"]
+    more = api.train(
+        "masked", folders[1], base=tmp_path / "base", out=tmp_path / "more", changes=steps
+    )
+    assert more.run.finished
+
+
+def test_a_plan_knows_how_long_shards_are(folders, capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["plan", "tiny", "--device", "T4", "--text", str(folders[0]), "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert found["text_tokens"] == json.loads((folders[0] / "shards.json").read_text())["tokens"]
 
 
 def test_a_dry_run_knows_shards(folders, tmp_path, capsys):

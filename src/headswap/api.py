@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 from headswap import config, pipeline, use
 from headswap import settings as settings_module
@@ -80,6 +81,9 @@ def transfer(
     probe: bool = True,
     device: str = "auto",
     workers: int | None = None,
+    on: Literal["here", "ray"] = "here",
+    cpus: int = 1,
+    gpus: float = 0.0,
     report: Reporter | None = None,
 ) -> Table:
     """Run the whole transfer experiment; return what ``report.json`` holds."""
@@ -102,6 +106,9 @@ def transfer(
         probe=probe,
         device=device,
         workers=workers,
+        on=on,
+        cpus=cpus,
+        gpus=gpus,
     )
     folder = conduct.start(design, Path(out), report or Silent())
     return read_report(folder.path)

@@ -78,6 +78,19 @@ def test_the_cache_gives_up_what_was_used_longest_ago(folder, monkeypatch):
         remote.make_room(there.folder.parent, ())
 
 
+def test_ranks_of_one_host_fetch_a_shard_once(folder, monkeypatch):
+    place = sharded.located(elsewhere(folder))
+    fetched, fetch = [], remote.fetch
+    monkeypatch.setattr(remote, "fetch", lambda *given: (fetched.append(given[0]), fetch(*given)))
+    ranks = [Sharded(place) for _ in range(4)]
+    for rank in ranks:
+        rank.ahead([0, 1])
+    for rank in ranks:
+        rank._pool.shutdown(wait=True)
+        rank.read(0, 50)
+    assert len(fetched) == 2
+
+
 def test_a_damaged_cache_is_fetched_again(folder):
     url = elsewhere(folder)
     place = sharded.located(url)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import random
 import shutil
+import subprocess
+import sys
 
 import pytest
 
@@ -161,6 +163,31 @@ def test_bad_text_is_not_noted(tokens, tmp_path):
         sharding.make([path], tokens, tmp_path / "out", megabytes=4)
     left = content(tmp_path / "out")
     assert "shards.json" not in left and not any("staging" in name for name in left)
+
+
+def test_workers_at_the_same_time(tokens, tmp_path):
+    """Real processes, none of which knows of the others."""
+    text = tmp_path / "text.txt"
+    text.write_text(corpus_text(1_000, 5) * 20, "utf-8")
+    (tmp_path / "words").mkdir()
+    tokens.save(tmp_path / "words")
+    command = [sys.executable, "-m", "headswap", "shards", str(text), "--megabytes", "1"]
+    command += ["--tokenizer", str(tmp_path / "words"), "--out"]
+    parts = [f"{number}/5" for number in range(1, 6)]
+    running = [
+        subprocess.Popen(
+            [*command, str(tmp_path / "many"), "--part", part],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for part in parts
+    ]
+    told = [process.communicate()[1] for process in running]
+    assert not any(process.returncode for process in running), told
+    assert not subprocess.run([*command, str(tmp_path / "one")], capture_output=True).returncode
+    assert content(tmp_path / "many") == content(tmp_path / "one")
+    assert len(list((tmp_path / "one").glob("tokens-*.bin"))) > 2
 
 
 def test_the_command(texts, tokens, tmp_path, capsys):

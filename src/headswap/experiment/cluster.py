@@ -71,7 +71,7 @@ class Cluster:
         except ray.exceptions.RayTaskError as error:
             raise error.cause from error
         except KeyboardInterrupt as error:
-            raise Interrupted("interrupted; every run that had begun was saved") from error
+            raise Interrupted("interrupted; runs go on from their last checkpoints") from error
         except ray.exceptions.RayError as error:
             raise ResourceError(
                 f"a run's worker was killed {RETRIES + 1} times (out of memory?), or the cluster "

@@ -16,8 +16,9 @@ from headswap.planning import memory, rates
 from headswap.planning.devices import DEVICES, Device
 from headswap.progress import duration
 from headswap.settings import Settings
-from headswap.text import corpus
+from headswap.text import corpus, files
 from headswap.text.corpus import Reading
+from headswap.text.sharded import Sharded
 from headswap.text.tokenizer import TOKENS_A_WORD
 from headswap.training import machine
 from headswap.types import Table
@@ -228,9 +229,11 @@ def steps_of(settings: Settings, tokens: float | None) -> float | None:
 
 
 def tokens_of(paths: Sequence[Path], reading: Reading) -> float:
-    """About how many tokens a text has, from its words."""
-    words = sum(len(document.split()) for document in corpus.documents(list(paths), reading))
-    return words * TOKENS_A_WORD
+    """About how many tokens a text has, from its words; shards know it."""
+    texts = [path for path in paths if not files.is_sharded(path)]
+    words = sum(len(document.split()) for document in corpus.documents(texts, reading))
+    known = (Sharded(path).manifest.tokens for path in paths if files.is_sharded(path))
+    return words * TOKENS_A_WORD + sum(known)
 
 
 def device_name(place: torch.device) -> str:

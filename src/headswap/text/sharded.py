@@ -7,12 +7,13 @@ first time that this process reads it.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +32,7 @@ from headswap.text.tokenizer import SentencePieceTokenizer
 from headswap.types import Ids
 
 FETCHED, ADDRESS = "fetched", "address"
-FETCHING_AT_ONCE, MAPPED_AT_ONCE = 4, 256
+FETCHING_AT_ONCE, MAPPED_AT_ONCE, LOCKS = 4, 256, 64
 TOKENIZER_FILES = (storage.MANIFEST, tokenizer.MODEL_FILE, tokenizer.META_FILE)
 
 
@@ -122,9 +123,10 @@ class Sharded:
     def _get(self, index: int) -> None:
         """Bring a shard here, unless it is here and right."""
         path, expected = self._path(index), self.manifest.sha256[index]
-        if index in self._maps or (path.exists() and _sum(path) == expected):
-            return
-        remote.fetch(f"{self._url}/{path.name}", path, expected)
+        with _alone(self.folder / f".lock-{index % LOCKS:02d}"):
+            if index in self._maps or (path.exists() and _sum(path) == expected):
+                return
+            remote.fetch(f"{self._url}/{path.name}", path, expected)
         with self._lock:
             used = {index, *self._wanted, *self._maps}
         remote.make_room(self.folder.parent, {self._path(i) for i in used})
@@ -186,6 +188,14 @@ def _manifest(folder: Path) -> Manifest:
     if tokenizer.load(folder / TOKENIZER).fingerprint != found.tokenizer:
         raise DataError("the shards were made with another tokenizer", where=folder / TOKENIZER)
     return found
+
+
+@contextlib.contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """One process at a time, so that the ranks of a host fetch a shard once."""
+    with path.open("w") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        yield
 
 
 def _sum(path: Path) -> str:
