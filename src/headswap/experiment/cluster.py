@@ -85,6 +85,7 @@ class Cluster:
 
 def connected() -> Any:
     """Ray, joined to the cluster that RAY_ADDRESS names or that this host is part of."""
+    os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")  # of runs that were cancelled
     try:
         import ray
     except ImportError as error:
