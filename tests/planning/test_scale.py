@@ -30,7 +30,7 @@ FLEETS = st.builds(
     price=st.floats(0, 10),
     overlap=st.floats(0, 1),
 )
-SOME = hypothesis(max_examples=60, deadline=None)
+SOME = hypothesis(max_examples=30, deadline=None)
 
 
 def planned(fleet, made=TINY, **given):

@@ -91,6 +91,19 @@ def test_ranks_of_one_host_fetch_a_shard_once(folder, monkeypatch):
     assert len(fetched) == 2
 
 
+def test_a_cache_that_others_empty(folder, monkeypatch):
+    there = Sharded(sharded.located(elsewhere(folder)))
+    get = there._get
+
+    def emptied(index):
+        get(index)
+        there._path(index).unlink()
+
+    monkeypatch.setattr(there, "_get", emptied)
+    with pytest.raises(StorageError, match="HEADSWAP_CACHE_GIB"):
+        there.read(0, 5)
+
+
 def test_a_damaged_cache_is_fetched_again(folder):
     url = elsewhere(folder)
     place = sharded.located(url)
@@ -111,6 +124,9 @@ def test_what_differs_from_the_manifest_is_refused(folder):
         there.read(int(there.starts[1]), int(there.starts[1]) + 1)
     with pytest.raises(StorageError, match=r"tokens-00002.bin: is not there"):
         there.read(int(there.starts[2]), int(there.starts[2]) + 1)
+    store.pipe("/corpus/tokens-00002.bin", (folder / "tokens-00002.bin").read_bytes())
+    assert len(there.read(int(there.starts[2]), int(there.starts[2]) + 1)), "it is tried again"
+    (place / "tokens-00002.bin").unlink()
     assert cached(place) == set() and not list(place.glob(".staging*"))
     path = folder / "tokens-00001.bin"
     path.write_bytes(b"\0" * path.stat().st_size)

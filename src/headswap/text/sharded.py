@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from headswap import storage
-from headswap.errors import DataError
+from headswap.errors import DataError, StorageError
 from headswap.run import TOKENIZER
 from headswap.text import remote, tokenizer
 from headswap.text.files import SHARDS
@@ -96,22 +96,33 @@ class Sharded:
         return found
 
     def _open(self, index: int) -> np.ndarray:
-        path = self._path(index)
-        if self._url is not None:
-            with self._lock:
-                coming = self._begin(index)
+        path, dtype = self._path(index), np.dtype(self.manifest.dtype)
+        if self._url is None:
+            if _sum(path) != self.manifest.sha256[index]:
+                raise DataError(
+                    "does not match the manifest's SHA-256 sum",
+                    where=path,
+                    fix="make its part again",
+                )
+            return np.memmap(path, dtype=dtype, mode="r")
+        with self._lock:
+            coming = self._begin(index)
+        try:
             coming.result()
+        finally:
             with self._lock:
                 self._coming.pop(index, None)
-            if not path.exists():  # another process made room meanwhile
-                self._get(index)
-            with contextlib.suppress(OSError):
+        for _ in range(remote.TRIES):
+            try:
                 os.utime(path)
-        elif _sum(path) != self.manifest.sha256[index]:
-            raise DataError(
-                "does not match the manifest's SHA-256 sum", where=path, fix="make its part again"
-            )
-        return np.memmap(path, dtype=np.dtype(self.manifest.dtype), mode="r")
+                return np.memmap(path, dtype=dtype, mode="r")
+            except FileNotFoundError:  # another process made room meanwhile
+                self._get(index)
+        raise StorageError(
+            "the cache is too small for all that is read at once",
+            where=self.folder,
+            fix="raise HEADSWAP_CACHE_GIB, or lower data.near",
+        )
 
     def _begin(self, index: int) -> Future[None]:
         if index not in self._coming:
