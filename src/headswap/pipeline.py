@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from headswap import ledger, predictions, storage, translating
+from headswap import ledger, locating, predictions, storage, translating
 from headswap import run as runs
 from headswap import settings as settings_module
 from headswap.errors import DataError, HeadswapError, Interrupted, StorageError, UsageError
@@ -22,8 +22,8 @@ from headswap.planning import advice
 from headswap.prepare import ROLES, Prepared, split_rows, with_labels
 from headswap.progress import Reporter
 from headswap.run import Run
-from headswap.settings import DataPlan, Settings
-from headswap.text import corpus, files, remote, sharded, tokenizer
+from headswap.settings import Settings
+from headswap.text import corpus, files, tokenizer
 from headswap.text.corpus import LabelledText
 from headswap.text.pairs import PairText, read_pairs
 from headswap.text.sharded import Sharded
@@ -32,8 +32,6 @@ from headswap.training import checkpoint, machine
 from headswap.training.evaluate import evaluate, scores
 from headswap.training.loop import train
 from headswap.types import Table
-
-SHARDS_NEAR = 16
 
 
 def create(settings: Settings, out: Path, report: Reporter | None = None) -> Run:
@@ -71,18 +69,14 @@ def checked(settings: Settings) -> tuple[Settings, Table]:
         raise UsageError("no file to train on", fix="name at least one")
     data = dataclasses.replace(
         data,
-        train=_absolute(data.train),
-        valid=_absolute(data.valid),
-        test=_absolute(data.test),
+        train=locating.absolute(data.train),
+        valid=locating.absolute(data.valid),
+        test=locating.absolute(data.test),
     )
-    located = {
-        role: [sharded.located(name) for name in getattr(data, role)]
-        for role in ROLES
-        if getattr(data, role)
-    }
+    located = locating.sources(data)
     hashes: Table = {role: {"sha256": files.sha256(paths)} for role, paths in located.items()}
     objective = settings.objective
-    data = _checked_shards(settings, data, located)
+    data = locating.checked_shards(settings, data, located)
     words = settings.tokenizer
     for path in filter(files.is_sharded, located["train"]):
         words = dataclasses.replace(words, vocabulary=Sharded(path).tokenizer().size)
@@ -125,7 +119,7 @@ def execute(
         return run
     began = time.monotonic()
     settings = settings_module.from_table(run.settings())
-    paths = _locate(run, settings, data_folder)
+    paths = locating.again(run, settings, data_folder)
     place = machine.pick_device(device or settings.train.device)
     machine.prepare(settings.train, place, settings.train.threads or torch.get_num_threads())
     rows, pairs = split_rows(settings, paths)
@@ -156,74 +150,6 @@ def execute(
     _finish(run, settings, model, tokens, prepared, summary, report)
     run.note_time("finished", seconds=round(time.monotonic() - began, 3))
     return run
-
-
-def _absolute(paths: Sequence[str]) -> tuple[str, ...]:
-    return tuple(name if remote.is_url(name) else str(Path(name).resolve()) for name in paths)
-
-
-def _checked_shards(
-    settings: Settings, data: DataPlan, located: Mapping[str, Sequence[Path]]
-) -> DataPlan:
-    """Refuse what shards cannot do; those that lie elsewhere are read a few at a time."""
-    found = [path for paths in located.values() for path in paths if files.is_sharded(path)]
-    if not found:
-        if data.near:
-            raise UsageError("data.near goes with a sharded corpus", fix="leave it out")
-        return data
-    if isinstance(settings.objective, Classify | Translate):
-        raise UsageError(
-            f"holds shards of plain text, which {settings.objective.name} cannot read",
-            where=found[0],
-            fix="give labelled texts or pairs",
-        )
-    if len(located.get("valid", ())) > 1 and any(map(files.is_sharded, located["valid"])):
-        raise UsageError("several sources to validate on", fix="name one folder of shards")
-    made = {Sharded(path).manifest.tokenizer for path in found}
-    if len(made) > 1:
-        raise UsageError(
-            "the shards were made with different tokenizers",
-            where=found[0],
-            fix="shard all text with the same --tokenizer",
-        )
-    if settings.tokenizer.model and not data.base:
-        loaded = tokenizer.load_model(Path(settings.tokenizer.model), _pieces(settings))
-        if not loaded.extends(Sharded(found[0]).tokenizer()):
-            raise UsageError(
-                "the shards were made with another tokenizer",
-                where=found[0],
-                fix="leave --tokenizer out: shards bring their own",
-            )
-    if data.near is not None:
-        return data
-    away = any(map(remote.is_url, data.train))
-    return dataclasses.replace(data, near=SHARDS_NEAR if away else 0)
-
-
-def _locate(run: Run, settings: Settings, folder: Path | None) -> dict[str, list[Path]]:
-    """The data's files, here or in ``folder``, checked against the hashes of the run."""
-    hashes = run.provenance()["data"]
-    located: dict[str, list[Path]] = {}
-    for role in ROLES:
-        for name in getattr(settings.data, role):
-            path = sharded.located(name)
-            if folder is not None and (folder / path.name).exists():
-                path = folder / path.name
-            if not path.exists():
-                raise StorageError(
-                    "the run's data is not there",
-                    where=path,
-                    fix="name the folder that holds it with --data",
-                )
-            located.setdefault(role, []).append(path)
-    for role, paths in located.items():
-        if files.sha256(paths) != hashes[role]["sha256"]:
-            raise DataError(
-                f"the {role} data has changed since the run began",
-                where=paths[0],
-                fix="restore it, or train a new run",
-            )
-    return located
 
 
 def _tokenizer(
