@@ -203,9 +203,9 @@ class Prepared:
             plan.seed,
             steps or 1,
         )
-        for path, source, weight in zip(self.paths["train"], sources, weights, strict=True):
-            share = weight / sum(weights)
-            self.report.say(f"{path.name}: {source.count:,} windows, {share:.1%} of the reading")
+        for place, source, weight in zip(data.train, sources, weights, strict=True):
+            share, name = weight / sum(weights), place.rstrip("/").rpartition("/")[2]
+            self.report.say(f"{name}: {source.count:,} windows, {share:.1%} of the reading")
         return Data(loader, valid, None, plan.batch * length)
 
     def _split(self, main: Shards | Sharded) -> tuple[Source, list[Window]]:

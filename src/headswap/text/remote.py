@@ -101,7 +101,8 @@ def _opened(url: str) -> Any:
     try:
         return fsspec.open(url, "rb").open()
     except ImportError as error:  # the library of one kind of store
-        raise ResourceError(f"cannot read it ({_told(error)})", where=url) from error
+        fix = "pip install 'headswap[scale]'" if url.startswith("http") else None
+        raise ResourceError(f"cannot read it ({_told(error)})", where=url, fix=fix) from error
     except FileNotFoundError as error:
         raise StorageError(
             "is not there, or not to be reached", where=url, fix="check the address"
