@@ -519,6 +519,41 @@ def optional(*makers: Callable[[], str]) -> list[str]:
     return found
 
 
+def sharding() -> str:
+    found = load("sharding")
+    clock, cpu = found["times_as_fast"]["clock"], found["times_as_fast"]["cpu"]
+    lines = [
+        "## Sharding by two workers",
+        "",
+        f"`headswap shards` on {found['megabytes']} MB of made-up text (`{found['command']} --out "
+        "docs/results/sharding.json`): one worker on one core, and two on two, in turns.",
+        "",
+        "| workers | seconds by the clock | CPU seconds of the longest | cores busy before |",
+        "|---|---|---|---|",
+    ]
+    busy = found["busy_before"]
+    for place, (workers, tries) in enumerate(found["seconds"].items()):
+        cells = [
+            ", ".join(f"{one[0]:.1f}" for one in tries),
+            ", ".join(f"{one[1]:.1f}" for one in tries),
+            ", ".join(f"{share:.0%}" for share in busy[place :: len(found["seconds"])]),
+        ]
+        lines.append(f"| {workers} | {' | '.join(cells)} |")
+    lines += [
+        "",
+        f"By the clock two workers were {clock:.2f} times as fast as one; by their own CPU time, "
+        f"which is what free cores would take, {cpu:.2f} times."
+        + (
+            " Other work kept the cores busy meanwhile, so the clock tells more about that work "
+            "than about the workers, and what free cores would do is not shown."
+            if min(busy) > 0.3
+            else ""
+        )
+        + f" All results {'are' if found['identical'] else 'are NOT'} the same bytes.",
+    ]
+    return "\n".join(lines)
+
+
 def page() -> str:
     head = (
         "# Results\n\nMade by `python benchmarks/results.py` from the files in `docs/results`. "
@@ -527,7 +562,7 @@ def page() -> str:
     parts = [transfer(), course(), objectives(), multi30k(), warm_start()]
     parts += [translate_speed(), planner(), complexity()]
     parts += optional(mixers, heads, lengths, inference, load_figures)
-    parts += [scoring(), kills(), memory()]
+    parts += [scoring(), kills(), memory(), sharding()]
     return "\n\n".join([head, *parts]) + "\n"
 
 

@@ -35,6 +35,37 @@ def test_results_are_rendered_from_their_files():
     assert done.returncode == 0, done.stderr
 
 
+def test_the_paper_plan_is_rendered_from_its_file():
+    command = [sys.executable, str(ROOT / "benchmarks/paper_plan.py"), "--check"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_examples_for_schedulers_run_their_line(tmp_path):
+    """Each picks one command of the list, by the index that its scheduler gives it."""
+    import yaml
+
+    page = ROOT / "docs/scaling.md"
+    (tmp_path / "todo").write_text("headswap resume x --run a\nheadswap resume x --run b\n")
+    (tmp_path / "headswap").write_text('#!/bin/sh\necho "$@"\n')
+    (tmp_path / "headswap").chmod(0o755)
+    around = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    parts, round_ = blocks(page, "sh")
+    (job,) = map(yaml.safe_load, blocks(page, "yaml"))
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    (line,) = container["args"]
+    for code, index, expected in (
+        (parts, {"SLURM_ARRAY_TASK_ID": "3"}, "--part 3/8"),
+        (round_, {"SLURM_ARRAY_TASK_ID": "2"}, "resume x --run b"),
+        (line.replace("/shared/", ""), {"JOB_COMPLETION_INDEX": "0"}, "resume x --run a"),
+    ):
+        command = [*container["command"], code]
+        done = subprocess.run(
+            command, env={**around, **index}, cwd=tmp_path, capture_output=True, text=True
+        )
+        assert expected in done.stdout, done.stderr
+
+
 def test_the_readmes_verdict_is_the_demos():
     found = json.loads((ROOT / "docs/results/transfer.json").read_text("utf-8"))
     assert found["demo"]["verdict"] in (ROOT / "README.md").read_text("utf-8")

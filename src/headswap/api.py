@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 from headswap import config, pipeline, use
 from headswap import settings as settings_module
@@ -14,7 +15,7 @@ from headswap.importing.base import open_base
 from headswap.progress import Reporter, Silent
 from headswap.run import Run
 from headswap.settings import Settings
-from headswap.text import files
+from headswap.text import files, remote
 from headswap.text.corpus import Cleaning
 from headswap.types import Table
 from headswap.use import Loaded, Trained
@@ -83,6 +84,9 @@ def transfer(
     probe: bool = True,
     device: str = "auto",
     workers: int | None = None,
+    on: Literal["here", "ray"] = "here",
+    cpus: int = 1,
+    gpus: float = 0.0,
     report: Reporter | None = None,
 ) -> Table:
     """Run the whole transfer experiment; return what ``report.json`` holds."""
@@ -105,6 +109,9 @@ def transfer(
         probe=probe,
         device=device,
         workers=workers,
+        on=on,
+        cpus=cpus,
+        gpus=gpus,
     )
     folder = conduct.start(design, Path(out), report or Silent())
     return read_report(folder.path)
@@ -148,5 +155,7 @@ def _names(paths: Paths) -> tuple[str, ...]:
 
 
 def _paths(paths: Paths) -> list[str]:
-    given = [paths] if isinstance(paths, str | Path) else list(paths)
-    return [str(path) for path in files.expand(given)]
+    found: list[str] = []
+    for name in _names(paths):
+        found += [name] if remote.is_url(name) else map(str, files.expand([name]))
+    return found

@@ -12,7 +12,8 @@ from headswap import config, ledger, settings
 from headswap.errors import UsageError
 from headswap.planning import memory
 from headswap.run import TOKENIZER, Run
-from headswap.text import tokenizer
+from headswap.text import files, sharded, tokenizer
+from headswap.text.sharded import Sharded
 from headswap.types import Table
 
 
@@ -96,8 +97,12 @@ def plan_lines(chosen: settings.Settings) -> Iterator[str]:
     start = f"the base {data.base}" if data.base else "random weights"
     yield f"{chosen.objective.name}: about {total:,} parameters, from {start}"
     for role in ("train", "valid", "test"):
-        for path in getattr(data, role):
-            yield f"{role}: {path} ({Path(path).stat().st_size / 1e6:.1f} MB)"
+        for name in getattr(data, role):
+            path = sharded.located(name)
+            told = f"{path.stat().st_size / 1e6:.1f} MB"
+            if files.is_sharded(path):
+                told = f"{Sharded(path).manifest.tokens:,} tokens in shards"
+            yield f"{role}: {name} ({told})"
     labels = getattr(chosen.objective, "labels", ())
     if labels:
         yield f"labels: {', '.join(labels)}"

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from headswap import ledger, predictions, storage, translating
+from headswap import ledger, locating, predictions, storage, translating
 from headswap import run as runs
 from headswap import settings as settings_module
 from headswap.errors import DataError, HeadswapError, Interrupted, StorageError, UsageError
@@ -26,6 +26,7 @@ from headswap.settings import Settings
 from headswap.text import corpus, files, tokenizer
 from headswap.text.corpus import LabelledText
 from headswap.text.pairs import PairText, read_pairs
+from headswap.text.sharded import Sharded
 from headswap.text.tokenizer import Tokenizer
 from headswap.training import checkpoint, machine, parallel
 from headswap.training.evaluate import evaluate, scores
@@ -113,16 +114,17 @@ def checked(settings: Settings) -> tuple[Settings, Table]:
         raise UsageError("no file to train on", fix="name at least one")
     data = dataclasses.replace(
         data,
-        train=_absolute(data.train),
-        valid=_absolute(data.valid),
-        test=_absolute(data.test),
+        train=locating.absolute(data.train),
+        valid=locating.absolute(data.valid),
+        test=locating.absolute(data.test),
     )
-    hashes: Table = {
-        role: {"sha256": files.sha256([Path(path) for path in getattr(data, role)])}
-        for role in ROLES
-        if getattr(data, role)
-    }
+    located = locating.sources(data)
+    hashes: Table = {role: {"sha256": files.sha256(paths)} for role, paths in located.items()}
     objective = settings.objective
+    data = locating.checked_shards(settings, data, located)
+    words = settings.tokenizer
+    for path in filter(files.is_sharded, located["train"]):
+        words = dataclasses.replace(words, vocabulary=Sharded(path).tokenizer().size)
     if isinstance(objective, Classify):
         if objective.room(settings.model) < 1:
             raise UsageError(f"a model.length of {settings.model.length} leaves no room for text")
@@ -132,8 +134,9 @@ def checked(settings: Settings) -> tuple[Settings, Table]:
             if paths := [Path(path) for path in getattr(data, role)]:
                 next(iter(read_pairs(paths, data.reading)))
     else:
-        for path in map(Path, data.train):
-            next(iter(corpus.documents([path], data.reading)))
+        for path in located["train"]:
+            if not files.is_sharded(path):
+                next(iter(corpus.documents([path], data.reading)))
     if settings.tokenizer.model and not data.base:
         tokenizer.load_model(Path(settings.tokenizer.model), _pieces(settings))
     if data.base:
@@ -145,7 +148,9 @@ def checked(settings: Settings) -> tuple[Settings, Table]:
             hashes["base"]["imported"] = imported
     threads = plan.threads or torch.get_num_threads()
     plan = dataclasses.replace(plan, threads=threads)
-    final = dataclasses.replace(settings, objective=objective, data=data, train=plan)
+    final = dataclasses.replace(
+        settings, objective=objective, tokenizer=words, data=data, train=plan
+    )
     return final, hashes
 
 
@@ -168,7 +173,7 @@ def execute(
     with ranks.together():
         settings = settings_module.from_table(run.settings())
         ranks.check_batch(settings.train)
-        paths = _locate(run, settings, data_folder)
+        paths = locating.again(run, settings, data_folder)
         place = ranks.device(device or settings.train.device)
         machine.prepare(settings.train, place, settings.train.threads or torch.get_num_threads())
         rows, pairs = split_rows(settings, paths)
@@ -203,36 +208,6 @@ def execute(
             _finish(run, settings, chosen, tokens, prepared, summary, report)
             run.note_time("finished", seconds=round(time.monotonic() - began, 3))
     return run
-
-
-def _absolute(paths: Sequence[str]) -> tuple[str, ...]:
-    return tuple(str(Path(path).resolve()) for path in paths)
-
-
-def _locate(run: Run, settings: Settings, folder: Path | None) -> dict[str, list[Path]]:
-    """The data's files, here or in ``folder``, checked against the hashes of the run."""
-    hashes = run.provenance()["data"]
-    located: dict[str, list[Path]] = {}
-    for role in ROLES:
-        for name in getattr(settings.data, role):
-            path = Path(name)
-            if folder is not None and (folder / path.name).exists():
-                path = folder / path.name
-            if not path.exists():
-                raise StorageError(
-                    "the run's data is not there",
-                    where=path,
-                    fix="name the folder that holds it with --data",
-                )
-            located.setdefault(role, []).append(path)
-    for role, paths in located.items():
-        if files.sha256(paths) != hashes[role]["sha256"]:
-            raise DataError(
-                f"the {role} data has changed since the run began",
-                where=paths[0],
-                fix="restore it, or train a new run",
-            )
-    return located
 
 
 def _tokenizer(
@@ -275,6 +250,9 @@ def _make_tokenizer(
         if loaded.appended:
             report.say(f"tokenizer: appended the missing specials {', '.join(loaded.appended)}")
         return loaded
+    ready = [path for path in paths["train"] if files.is_sharded(path)]
+    if ready:
+        return Sharded(ready[0]).tokenizer()
     report.say(f"training a {plan.kind} tokenizer of {plan.vocabulary:,} tokens")
     if seen is not None:  # what is held out for validation stays unseen
         texts: Iterable[str] = (text for row in seen for text in row.texts)

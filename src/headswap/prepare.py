@@ -22,13 +22,17 @@ from headswap.text.loader import (
     Labelled,
     Loader,
     MixedLoader,
+    NearWindows,
     Pair,
+    Source,
     TokenLoader,
     Window,
     WindowLoader,
     Windows,
 )
 from headswap.text.pairs import PairText, read_pairs
+from headswap.text.sharded import Sharded
+from headswap.text.shards import Shards
 from headswap.text.tokenizer import Tokenizer
 from headswap.training.loop import Data
 
@@ -155,7 +159,8 @@ class Prepared:
         return [Pair(a[:room], b[:room]) for a, b in zip(sources, targets, strict=True)]
 
     def _windows(self) -> Data:
-        if self.settings.data.weights:
+        train = self.paths["train"]
+        if self.settings.data.weights or (len(train) > 1 and any(map(files.is_sharded, train))):
             return self._mixture()
         plan, length = self.settings.train, self.settings.model.length
         main = self._shards(self.paths["train"])
@@ -174,48 +179,67 @@ class Prepared:
         return Data(WindowLoader(windows, plan.batch, plan.seed), valid, None, plan.batch * length)
 
     def _mixture(self) -> Data:
-        """Each training file is a corpus of its own, read as much as its weight says."""
+        """Each training file is a corpus of its own, read as much as its weight says; without
+        weights, as much as it is long."""
         plan, data, length = self.settings.train, self.settings.data, self.settings.model.length
-        sources, valid = [], []
+        sources: list[Source] = []
+        valid: list[Window] = []
         for path in self.paths["train"]:
             windows, held = self._split(self._shards([path]))
             if windows.count - windows.held_out < 1:
                 raise DataError(f"shorter than one window of {length}", where=path)
             sources.append(windows)
             valid += held[: max(1, MOST_WINDOWS_HELD_OUT // len(self.paths["train"]))]
+        weights = data.weights or tuple(float(s.count - s.held_out) for s in sources)
         batches = -(-sum(s.count - s.held_out for s in sources) // plan.batch)
         steps = plan.total_steps(batches, plan.batch * length)
         if data.weights_end and steps is None:
             raise UsageError("data.weights_end needs a budget in steps, epochs or tokens")
         loader = MixedLoader(
             sources,
-            data.weights,
-            data.weights_end or data.weights,
+            weights,
+            data.weights_end or weights,
             plan.batch,
             plan.seed,
             steps or 1,
         )
-        for path, source, weight in zip(self.paths["train"], sources, data.weights, strict=True):
-            share = weight / sum(data.weights)
-            self.report.say(f"{path.name}: {source.count:,} windows, {share:.1%} of the reading")
+        for place, source, weight in zip(data.train, sources, weights, strict=True):
+            share, name = weight / sum(weights), place.rstrip("/").rpartition("/")[2]
+            self.report.say(f"{name}: {source.count:,} windows, {share:.1%} of the reading")
         return Data(loader, valid, None, plan.batch * length)
 
-    def _split(self, main: shards.Shards) -> tuple[Windows, list[Window]]:
+    def _split(self, main: Shards | Sharded) -> tuple[Source, list[Window]]:
         """Windows to train on, and those that validate: held out, or of files of their own."""
         seed, length = self.settings.train.seed, self.settings.model.length
         if "valid" in self.paths:
             other = Windows(self._shards(self.paths["valid"]), length, seed)
             some = range(min(other.count, MOST_WINDOWS_HELD_OUT))
-            return Windows(main, length, seed), [other.window(i) for i in some]
-        count = Windows(main, length, seed).count
+            return self._source(main), [other.window(i) for i in some]
+        count = self._source(main).count
         share = self.settings.data.hold_out
         wanted = count * (WINDOWS_HELD_OUT if share is None else share)
         held = min(max(1, round(wanted)), MOST_WINDOWS_HELD_OUT, max(count - 1, 0))
-        windows = Windows(main, length, seed, held)
+        windows = self._source(main, held)
         return windows, [windows.window(i) for i in windows.valid()]
 
-    def _shards(self, paths: Sequence[Path]) -> shards.Shards:
+    def _source(self, main: Shards | Sharded, held_out: int = 0) -> Source:
+        seed, length = self.settings.train.seed, self.settings.model.length
+        near = self.settings.data.near
+        if near and isinstance(main, Sharded):
+            return NearWindows(main, length, seed, near, held_out)
+        return Windows(main, length, seed, held_out)
+
+    def _shards(self, paths: Sequence[Path]) -> Shards | Sharded:
         reading = self.settings.data.reading
+        if files.is_sharded(paths[0]):
+            found = Sharded(paths[0])
+            if not self.tokens.extends(found.tokenizer()):
+                raise UsageError(
+                    "the shards were made with another tokenizer than the model's",
+                    where=paths[0],
+                    fix="shard the text with --tokenizer of the base",
+                )
+            return found
         source = f"{files.sha256(paths)}/{reading}"
         self.report.begin("encoding text")
         try:

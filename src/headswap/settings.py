@@ -35,7 +35,8 @@ class DataPlan:
 
     ``weights`` (one for each training file) mix corpora: a file of weight 2 is read twice as
     much, by the token, as one of weight 1, whatever their sizes. With ``weights_end`` the
-    mixture moves there in a straight line over the training.
+    mixture moves there in a straight line over the training. ``near`` is how many shards of a
+    sharded corpus are read side by side; 0 takes windows from everywhere.
     """
 
     train: tuple[str, ...] = ()
@@ -49,6 +50,7 @@ class DataPlan:
     clean: tuple[Cleaning, ...] = ()
     weights: tuple[float, ...] = ()
     weights_end: tuple[float, ...] = ()
+    near: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("weights", "weights_end"):
@@ -60,6 +62,8 @@ class DataPlan:
                 )
             if given and (min(given) < 0 or sum(given) <= 0):
                 raise UsageError(f"data.{name} must be positive, not {list(given)}")
+        if self.near is not None and self.near < 0:
+            raise UsageError(f"data.near cannot be {self.near}", fix="give 0 or more")
         if self.weights_end and not self.weights:
             raise UsageError("data.weights_end needs data.weights")
 

@@ -13,8 +13,10 @@ import hashlib
 import json
 import os
 import shutil
+import socket
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import IO
 
 from headswap.errors import StorageError
 
@@ -24,12 +26,18 @@ STAGING = ".staging-"
 
 def write(path: Path, content: bytes | str) -> None:
     """Replace a file's content in one step."""
-    data = content.encode() if isinstance(content, str) else content
-    staged = path.with_name(f"{STAGING}{path.name}-{os.getpid()}")
+    with new_file(path) as stream:
+        stream.write(content.encode() if isinstance(content, str) else content)
+
+
+@contextlib.contextmanager
+def new_file(path: Path) -> Iterator[IO[bytes]]:
+    """A stream whose content becomes ``path`` when the block succeeds."""
+    staged = staging_name(path)
     with explained(path):
         try:
             with staged.open("wb") as stream:
-                stream.write(data)
+                yield stream
                 stream.flush()
                 os.fsync(stream.fileno())
             staged.replace(path)
@@ -41,7 +49,7 @@ def write(path: Path, content: bytes | str) -> None:
 @contextlib.contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
     """A staging folder that becomes ``path``, with a manifest, when the block succeeds."""
-    staged = path.with_name(f"{STAGING}{path.name}-{os.getpid()}")
+    staged = staging_name(path)
     with explained(path):
         try:
             shutil.rmtree(staged, ignore_errors=True)
@@ -93,7 +101,7 @@ def problem(folder: Path, only: tuple[str, ...] = ()) -> str | None:
 def remove(folder: Path) -> None:
     """Delete a folder so that a half-deleted one is never mistaken for a whole one."""
     if folder.exists():
-        doomed = folder.with_name(f"{STAGING}old-{folder.name}-{os.getpid()}")
+        doomed = staging_name(folder.with_name(f"old-{folder.name}"))
         folder.rename(doomed)
         shutil.rmtree(doomed, ignore_errors=True)
 
@@ -122,6 +130,11 @@ def explained(path: Path) -> Iterator[None]:
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise StorageError("no permission to write", where=path) from error
         raise StorageError(f"cannot write ({error.strerror or error})", where=path) from error
+
+
+def staging_name(path: Path) -> Path:
+    """A name that no other process uses, on this host or on one that shares the disk."""
+    return path.with_name(f"{STAGING}{path.name}-{socket.gethostname()}-{os.getpid()}")
 
 
 def _entry(path: Path) -> dict[str, object]:

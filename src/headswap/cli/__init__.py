@@ -13,7 +13,16 @@ from typing import NoReturn
 
 from cyclopts import App, CycloptsError
 
-from headswap.cli import experiment, exporting, looking, planning, serving, training, using
+from headswap.cli import (
+    experiment,
+    exporting,
+    looking,
+    planning,
+    serving,
+    sharding,
+    training,
+    using,
+)
 from headswap.errors import (
     Elsewhere,
     HeadswapError,
@@ -52,6 +61,7 @@ for command in (
     using.fill,
     using.embed,
     looking.check,
+    sharding.shards,
     looking.compare,
     looking.inspect,
     planning.plan,

@@ -8,10 +8,13 @@ from typing import Annotated
 from cyclopts import Group, Parameter
 
 from headswap.cli.options import (
+    HOSTS,
     Device,
     Documents,
     Files,
     LabelColumn,
+    List,
+    On,
     Repeated,
     TextColumn,
     reporter,
@@ -41,6 +44,10 @@ def transfer(
     reach: Annotated[str | None, Parameter(group=SIZE)] = None,
     probe: Annotated[bool, Parameter(group=SIZE)] = True,
     workers: Annotated[int | None, Parameter(group=SIZE)] = None,
+    on: On = None,
+    cpus: Annotated[int, Parameter(group=HOSTS)] = 1,
+    gpus: Annotated[float, Parameter(group=HOSTS)] = 0.0,
+    list_: List = False,
     clean: str | None = None,
     documents: Documents = "auto",
     text_column: TextColumn = None,
@@ -65,6 +72,8 @@ def transfer(
         headswap transfer reviews.csv --from english-small --from hf:models/bert
 
         headswap transfer train.csv --test test.csv --text corpus.txt --objectives causal,masked
+
+        headswap transfer reviews.csv --from english-small --on ray --cpus 4
 
     Parameters
     ----------
@@ -103,6 +112,10 @@ def transfer(
         Also train a new head on each frozen base.
     workers
         How many runs go side by side; as many as there are cores when left out.
+    cpus
+        With --on ray: the CPUs of a run: --cpus 4.
+    gpus
+        With --on ray: the GPUs of a run: --gpus 0.25 puts four on each.
     clean
         What is taken out of every text: html, whitespace, or both separated by a comma.
     set_
@@ -111,7 +124,7 @@ def transfer(
         A setting of the bases pretrained here: --set-base model.layers=6.
     """
     from headswap import config
-    from headswap.experiment import conduct
+    from headswap.experiment import conduct, remaining
     from headswap.experiment.design import PAGE, Design
 
     given = {
@@ -137,9 +150,16 @@ def transfer(
         "clean": _words(clean),
         "device": device,
         "workers": workers,
+        "on": on,
+        "cpus": cpus,
+        "gpus": gpus,
     }
     design = config.build(Design, {key: value for key, value in given.items() if value is not None})
     folder = out or Path("runs") / f"transfer-{_stem(table[0])}"
+    if list_:
+        begun = conduct.begin(design, folder, reporter())
+        print("\n".join(remaining.commands(conduct.workshop(begun))))
+        return
     done = conduct.start(design, folder, reporter())
     print(done.path / PAGE)
 

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 BUDGET = Group("Budget (one of)")
 READING = Group("Reading")
+HOSTS = Group("Many hosts")
 
 Device = Annotated[str, Parameter(help="Where to compute: auto, cpu, cuda, cuda:N.")]
 Json = Annotated[
@@ -38,6 +39,24 @@ Gpus = Annotated[
 Processes = Annotated[
     int | None,
     Parameter(help="Train in so many processes: on the CPU, or on as many GPUs as --gpus would."),
+]
+On = Annotated[
+    Literal["here", "ray"] | None,
+    Parameter(
+        group=HOSTS,
+        help="Where runs are made: in processes here, or on the Ray cluster that RAY_ADDRESS "
+        "names or that this host is part of: --on ray.",
+    ),
+]
+List = Annotated[
+    bool,
+    Parameter(
+        name="--list",
+        negative="",
+        group=HOSTS,
+        help="Make no runs, but print those that can be made now as commands for any scheduler: "
+        "headswap resume runs/transfer-reviews --list.",
+    ),
 ]
 Files = Annotated[list[Path], Parameter(consume_multiple=True, negative="")]
 Repeated = Annotated[list[str], Parameter(negative="")]

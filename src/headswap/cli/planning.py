@@ -6,9 +6,12 @@ import json
 from pathlib import Path
 from typing import Annotated, Any
 
-from cyclopts import Parameter
+from cyclopts import Group, Parameter
 
 from headswap.cli.options import BUDGET, Files, Json, Repeated
+from headswap.errors import UsageError
+
+FLEET = Group("Many GPUs, on paper")
 
 
 def plan(
@@ -25,6 +28,12 @@ def plan(
     batch: int | None = None,
     set_: Annotated[Repeated, Parameter(name="--set")] = [],  # noqa: B006
     device: str = "auto",
+    nodes: Annotated[int | None, Parameter(group=FLEET)] = None,
+    gpus_per_node: Annotated[int | None, Parameter(group=FLEET)] = None,
+    link: Annotated[float | None, Parameter(group=FLEET)] = None,
+    fabric: Annotated[float | None, Parameter(group=FLEET)] = None,
+    price: Annotated[float | None, Parameter(group=FLEET)] = None,
+    overlap: Annotated[float | None, Parameter(group=FLEET)] = None,
     as_json: Json = False,
 ) -> None:
     """Can this machine train it? Memory, the largest batch, time, a sensible size.
@@ -37,6 +46,9 @@ def plan(
         headswap plan small --text corpus.txt
 
         headswap plan transformer-base --device "GTX 1050 Ti"
+
+        headswap plan base --device H100 --nodes 16 --gpus-per-node 8 --link 450 --fabric 50
+        --batch 1024 --tokens 1_000_000_000 --price 2.5
 
     Parameters
     ----------
@@ -64,9 +76,23 @@ def plan(
     device
         auto, cpu, cuda, cuda:N, or one that is not here: GTX 1050 Ti, T4, A100, H100, H200,
         8xP100.
+    nodes
+        Plan for many GPUs, on paper: hosts of --gpus-per-node each, from one GPU to all:
+        --nodes 128 --gpus-per-node 8.
+    gpus_per_node
+        The GPUs of a host: --gpus-per-node 8.
+    link
+        GB/s that a GPU sends to others of its host: --link 450 (an H100's NVLink).
+    fabric
+        GB/s that a host sends to others: --fabric 50 (one port of 400 Gb/s).
+    price
+        Dollars for a GPU's hour: --price 2.5.
+    overlap
+        The share of a forward or backward pass's time that hides sending: --overlap 0.7.
     """
     from headswap import inspection
-    from headswap.planning import advice, devices
+    from headswap.planning import advice, devices, scale
+    from headswap.planning.rings import Fleet
     from headswap.training import machine
 
     budget = {"steps": steps, "epochs": epochs, "tokens": tokens, "minutes": minutes}
@@ -77,5 +103,18 @@ def plan(
     here = device == "auto" or device.split(":")[0] in ("cpu", "cuda", "mps")
     place = machine.pick_device(device) if here else None
     named = None if here else devices.named(device)
+    fleet: dict[str, Any] = {"link": link, "fabric": fabric, "price": price, "overlap": overlap}
+    fleet = {name: value for name, value in fleet.items() if value is not None}
+    if nodes is not None or gpus_per_node is not None:
+        size = {"nodes": 1 if nodes is None else nodes}
+        size["gpus"] = 1 if gpus_per_node is None else gpus_per_node
+        wanted = Fleet(**size, **fleet)
+        found = scale.make(settings, [Path(path) for path in text], place, named, wanted)
+        print(json.dumps(found) if as_json else "\n".join(scale.lines(found)))
+        return
+    if fleet:
+        raise UsageError(
+            f"--{next(iter(fleet))} goes with --nodes", fix="give --nodes and --gpus-per-node"
+        )
     found = advice.make(settings, [Path(path) for path in text], place, named)
     print(json.dumps(found) if as_json else "\n".join(advice.lines(found)))

@@ -9,11 +9,14 @@ from cyclopts import Parameter
 
 from headswap.cli.options import (
     BUDGET,
+    HOSTS,
     Device,
     Documents,
     Files,
     Gpus,
     LabelColumn,
+    List,
+    On,
     Processes,
     Repeated,
     TextColumn,
@@ -27,7 +30,7 @@ if TYPE_CHECKING:
 
 def train(
     objective: str,
-    data: list[Path],
+    data: list[str],
     /,
     *,
     out: Path,
@@ -69,6 +72,8 @@ def train(
 
         headswap train translate train.en train.de --recipe tiny-translate --out runs/en-de
 
+        headswap train causal s3://bucket/web shards/books --set data.weights=[3,1] --out runs/web
+
     Parameters
     ----------
     objective
@@ -76,7 +81,9 @@ def train(
         classify (a label) or translate.
     data
         Files, folders or patterns: .txt, .jsonl, .csv, .tsv or .parquet; plain, .gz, .xz or
-        .zst. For translate: tables of pairs, or two aligned text files, source first.
+        .zst. For translate: tables of pairs, or two aligned text files, source first. For
+        causal, masked and hybrid also folders of shards (see `headswap shards`), here or at a
+        URL.
     out
         The run folder to make. It holds everything: settings, weights, metrics, predictions.
     base
@@ -163,9 +170,20 @@ def resume(
     device: str | None = None,
     gpus: Gpus = None,
     processes: Processes = None,
+    on: On = None,
+    list_: List = False,
+    one: Annotated[str | None, Parameter(name="--run", group=HOSTS)] = None,
 ) -> None:
     """Go on with a run or an experiment that was stopped, killed or copied from another
     machine.
+
+    Examples:
+
+        headswap resume runs/base
+
+        headswap resume runs/transfer-reviews --list
+
+        headswap resume runs/transfer-reviews --run runs/linear-100-seed-0
 
     Parameters
     ----------
@@ -175,9 +193,11 @@ def resume(
         A folder that holds the run's data files, when they are not where they were.
     device
         Where to compute, when not where the run began: auto, cpu, cuda, cuda:N.
+    one
+        Make one run of an experiment, or find it made, and stop: --run runs/linear-100-seed-0.
     """
     from headswap import pipeline
-    from headswap.experiment import conduct
+    from headswap.experiment import conduct, remaining
     from headswap.experiment.design import Folder
     from headswap.run import Run
     from headswap.training import ranks, several
@@ -185,8 +205,20 @@ def resume(
     if Folder(run).exists():
         if data is not None or device is not None or several.wanted(gpus, processes):
             raise UsageError("an experiment has its own data and device", where=run)
-        print(conduct.conduct(Folder(run), reporter()).path / "report.html")
+        if list_:
+            for line in remaining.commands(conduct.workshop(Folder(run))):
+                print(line)
+            return
+        if one is not None:
+            remaining.make(conduct.workshop(Folder(run)), one, reporter())
+            print(run / one)
+            return
+        print(conduct.conduct(Folder(run), reporter(), on).path / "report.html")
         return
+    if list_ or one is not None or on is not None:
+        raise UsageError(
+            "--list, --run and --on go with an experiment", where=run, fix="leave them out"
+        )
     with ranks.joined() as group:
         with group.together():
             found = Run.open(run)

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from headswap import config, pipeline, settings
+from headswap import config, pipeline, settings, storage
 from headswap.errors import DataError, UsageError
 from headswap.experiment import speed
 from headswap.experiment.design import Design, Folder
@@ -152,6 +152,7 @@ def make(
     if run.exists():
         pipeline.execute(run, report)
         return
+    storage.remove(out)  # a process that was killed as it began
     report.say(f"\n── {base.name}")
     pipeline.start(_settings(folder, design, base, bases), out, report)
 
@@ -182,20 +183,21 @@ def _settings(folder: Folder, design: Design, base: Base, bases: Sequence[Base])
         changes = [] if base.start else _changes(design)
         if base.start:
             data["base"] = run.reference
-        elif first := _earlier(folder, base, bases):
-            changes.append({"tokenizer": {"model": str(first.resolve())}})
+        elif first := shares_tokenizer_of(base, bases):
+            words = folder.base(first.name) / TOKENIZER
+            changes.append({"tokenizer": {"model": str(words.resolve())}})
     known = settings.from_table(run.settings()) if "base" in data else None
     return settings.resolve(
         objective, recipe, [*changes, {"data": data, "train": train}], base=known
     )
 
 
-def _earlier(folder: Folder, base: Base, bases: Sequence[Base]) -> Path | None:
-    """The tokenizer of the first base that was pretrained here: all share it."""
-    for other in bases:
-        if other.objective and not other.start:
-            return None if other == base else folder.base(other.name) / TOKENIZER
-    return None
+def shares_tokenizer_of(base: Base, bases: Sequence[Base]) -> Base | None:
+    """The first base that is pretrained here from nothing: those after it share its tokenizer."""
+    if not base.objective or base.start:
+        return None
+    first = next(other for other in bases if other.objective and not other.start)
+    return None if first == base else first
 
 
 def _changes(design: Design) -> list[Table]:

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from headswap import settings, storage
 from headswap.errors import DataError, Interrupted, UsageError
-from headswap.experiment import bases, explain, findings, speed, splits, verdict
+from headswap.experiment import bases, cluster, explain, findings, speed, splits, verdict
+from headswap.experiment.cluster import Cluster
 from headswap.experiment.design import CARD, CHECK, PLAN, ROLES, Design, Folder
 from headswap.experiment.jobs import Workers, Workshop
 from headswap.experiment.plan import Costs, Job, Plan, curve, fit
@@ -27,6 +28,11 @@ from headswap.types import Table
 
 def start(design: Design, out: Path, report: Reporter) -> Folder:
     """Check, plan and conduct a new experiment. One that cannot begin leaves no folder."""
+    return conduct(begin(design, out, report), report)
+
+
+def begin(design: Design, out: Path, report: Reporter) -> Folder:
+    """Check and plan a new experiment: its folder, with everything but the runs."""
     design = _resolved(design, report)
     if Folder(out).exists():
         Folder.create(out, design)  # refuses, and says how to go on
@@ -37,12 +43,11 @@ def start(design: Design, out: Path, report: Reporter) -> Folder:
     splits.write(folder, rows, plan.sizes + plan.reach, plan.seeds)
     storage.write(folder.path / CHECK, json.dumps(checked, indent=1) + "\n")
     storage.write(folder.path / PLAN, plan.dumps())
-    return conduct(folder, report)
+    return folder
 
 
-def conduct(folder: Folder, report: Reporter) -> Folder:
-    """Bring an experiment to its end, from wherever it stands."""
-    design = folder.design()
+def workshop(folder: Folder) -> Workshop:
+    """What makes the runs of a planned experiment."""
     if not (folder.path / PLAN).exists():
         raise UsageError(
             "the experiment was stopped before it was planned",
@@ -50,16 +55,18 @@ def conduct(folder: Folder, report: Reporter) -> Folder:
             fix="delete the folder and begin again",
         )
     plan = Plan.loads((folder.path / PLAN).read_text("utf-8"), str(folder.path / PLAN))
-    shop = Workshop(folder, design, plan)
+    return Workshop(folder, folder.design(), plan)
+
+
+def conduct(folder: Folder, report: Reporter, on: str | None = None) -> Folder:
+    """Bring an experiment to its end, from wherever it stands; ``on`` what its design names,
+    unless another place is given."""
+    shop = workshop(folder)
     try:
-        for base in plan.bases:
-            bases.make(folder, design, base, plan.bases, report)
-        with (
-            side_by_side(machine.pick_device(design.device).type, plan.workers),
-            Workers(plan.workers, plan.threads, report) as workers,
-        ):
-            jobs = _make_runs(shop, workers, report)
-            workers.each("testing", shop.test, jobs, _size)
+        if (on or shop.design.on) == "ray":
+            _on_cluster(shop, report)
+        else:
+            _here(shop, report)
     except Interrupted as error:
         raise Interrupted(error.what, fix=f"go on with: headswap resume {folder.path}") from error
     explain.examples(folder)
@@ -70,13 +77,38 @@ def conduct(folder: Folder, report: Reporter) -> Folder:
     return folder
 
 
+def _here(shop: Workshop, report: Reporter) -> None:
+    plan = shop.plan
+    for base in plan.bases:
+        bases.make(shop.folder, shop.design, base, plan.bases, report)
+    with (
+        side_by_side(machine.pick_device(shop.design.device).type, plan.workers),
+        Workers(plan.workers, plan.threads, report) as workers,
+    ):
+        _make_runs(shop, workers, report)
+
+
+def _on_cluster(shop: Workshop, report: Reporter) -> None:
+    """The same on a Ray cluster, whose hosts know the folder by its whole path."""
+    shop = dataclasses.replace(shop, folder=Folder(shop.folder.path.resolve()))
+    design, threads = shop.design, shop.plan.threads
+    with Cluster(design.cpus, design.gpus, threads, shop.folder.path, report) as hosts:
+        for base in shop.plan.bases:
+            if not base.run and not Run(shop.base_path(base.name)).finished:
+                hosts.each(f"pretraining {base.name}", shop.make_base, [base], lambda _: 1.0)
+        _make_runs(shop, hosts, report)
+
+
 def make_plan(design: Design, rows: splits.Rows, checked: Table, report: Reporter) -> Plan:
     """What will be run, after a second of measuring what this machine can do."""
     found, known = bases.find(design, [row.text for row in rows["train"]], report)
     arms = bases.arms_of(design, found, known)
     chosen, heaviest = bases.classifier(design, known[found[0].name]), bases.heaviest(design, known)
-    workers, threads = speed.share_out(design.device, design.workers)
-    workers = _that_fit(heaviest, design, workers, report)
+    if design.on == "ray":
+        workers, threads = cluster.share_out(design.cpus, design.gpus)
+    else:
+        workers, threads = speed.share_out(design.device, design.workers)
+        workers = _that_fit(heaviest, design, workers, report)
     full = len(rows["train"])
     sizes, told = curve(full, design.labels)
     reach = curve(full, design.reach)[0] if design.reach else ()
@@ -184,8 +216,8 @@ def _checked(design: Design, rows: splits.Rows, report: Reporter) -> Table:
     return found | {"leaked_from_text": splits.leaked_from_text(design, rows)}
 
 
-def _make_runs(shop: Workshop, workers: Workers, report: Reporter) -> list[Job]:
-    """All runs: first those that choose each arm's rate, then the rest."""
+def _make_runs(shop: Workshop, workers: Workers | Cluster, report: Reporter) -> None:
+    """All runs: first those that choose each arm's rate, then the rest; then the test."""
     plan = shop.plan
     trials = plan.trials()
     workers.each("trying rates", shop.make, trials, _size)
@@ -195,7 +227,7 @@ def _make_runs(shop: Workshop, workers: Workers, report: Reporter) -> list[Job]:
     jobs = plan.final(rates)
     rest = [job for job in jobs if job not in set(trials)]
     workers.each("training", shop.make, rest, _size)
-    return jobs
+    workers.each("testing", shop.test, jobs, _size)
 
 
 def _size(job: Job) -> float:

@@ -32,7 +32,8 @@ class Design:
     first. ``labels`` are the sizes of the label curve; ``reach`` are larger ones at which
     only the scratch and linear arms are trained, to find out what pretraining is worth.
     ``minutes`` and ``pretraining_minutes`` are what the plan is fitted to; ``changes`` are
-    settings of the classifiers, ``base_changes`` of the bases pretrained here.
+    settings of the classifiers, ``base_changes`` of the bases pretrained here. ``on`` says where
+    runs are made; on a Ray cluster each has ``cpus`` and ``gpus``.
     """
 
     table: tuple[str, ...] = ()
@@ -57,6 +58,9 @@ class Design:
     clean: tuple[Cleaning, ...] = ()
     device: str = "auto"
     workers: int | None = None
+    on: Literal["here", "ray"] = "here"
+    cpus: int = 1
+    gpus: float = 0.0
     title: str = ""
 
     def __post_init__(self) -> None:
@@ -64,6 +68,15 @@ class Design:
             raise UsageError("no labelled table", fix="name at least one")
         if self.seeds < 1:
             raise UsageError(f"{self.seeds} seeds", fix="give --seeds 1 or more")
+        if self.cpus < 1:
+            raise UsageError(f"{self.cpus} CPUs a run", fix="give --cpus 1 or more")
+        if self.gpus < 0:
+            raise UsageError(f"{self.gpus:g} GPUs a run", fix="give --gpus 0 or more")
+        if self.on == "ray" and self.device.startswith("cuda") and not self.gpus:
+            raise UsageError(
+                "a cluster shows a run no more GPUs than it asks for",
+                fix="give --gpus 1, or --gpus 0.25 for four runs a GPU",
+            )
         if not self.minutes > 0:
             raise UsageError(f"{self.minutes:g} minutes", fix="give --minutes above 0")
         for size in (*self.labels, *self.reach):

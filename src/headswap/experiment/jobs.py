@@ -10,9 +10,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 
@@ -20,7 +21,7 @@ from headswap import config, linear, pipeline, predictions, settings, storage, u
 from headswap.errors import Interrupted, ResourceError
 from headswap.experiment import bases
 from headswap.experiment.design import Design, Folder
-from headswap.experiment.plan import Job, Plan
+from headswap.experiment.plan import Base, Job, Plan
 from headswap.progress import Reporter, Silent
 from headswap.run import CHECKPOINTS, TOKENIZER, Run
 from headswap.settings import Settings
@@ -58,8 +59,13 @@ class Workshop:
         if run.exists():
             pipeline.execute(run, Silent())
         else:
+            storage.remove(out)  # a worker that was killed as it began
             pipeline.start(self.settings(job, data, valid), out, Silent(), planned=True)
         storage.remove(out / CHECKPOINTS)
+
+    def make_base(self, base: Base) -> None:
+        """Bring one base to its end, or find it there."""
+        bases.make(self.folder, self.design, base, self.plan.bases, Silent())
 
     def test(self, job: Job) -> None:
         """Score a finished run on the test set, once."""
@@ -108,11 +114,8 @@ class Workers:
     def __init__(self, count: int, threads: int, report: Reporter) -> None:
         self._count, self._threads, self._report = count, threads, report
         self._pool: ProcessPoolExecutor | None = None
-        self._before: Any = None
 
     def __enter__(self) -> Workers:
-        if threading.current_thread() is threading.main_thread():
-            self._before = signal.signal(signal.SIGTERM, _interrupt)
         if self._count > 1:
             context = multiprocessing.get_context("spawn")
             begin = (os.getpid(), self._threads)
@@ -120,8 +123,6 @@ class Workers:
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        if self._before is not None:
-            signal.signal(signal.SIGTERM, self._before)
         if self._pool is not None:
             # After a failure the others save what they have; nothing new is begun.
             self._pool.shutdown(wait=True, cancel_futures=True)
@@ -135,14 +136,8 @@ class Workers:
     ) -> None:
         """Do all the work, the longest first; the first failure ends it."""
         ordered = sorted(items, key=cost, reverse=True)
-        total, done = sum(map(cost, ordered)) or 1.0, 0.0
-        self._report.begin(title)
-        try:
-            for number, item in enumerate(self._done(work, ordered), 1):
-                done += cost(item)
-                self._report.update(done / total, f"{number} of {len(ordered)}")
-        finally:
-            self._report.end()
+        with interruptible():
+            told(self._report, title, self._done(work, ordered), ordered, cost)
 
     def _done(self, work: Callable[[W], None], items: Sequence[W]) -> Iterator[W]:
         """The items as they are finished."""
@@ -166,8 +161,40 @@ class Workers:
             raise Interrupted("interrupted; every run that had begun was saved") from error
 
 
+def told(
+    report: Reporter,
+    title: str,
+    finished: Iterator[W],
+    items: Sequence[W],
+    cost: Callable[[W], float],
+    where: str = "",
+) -> None:
+    """One progress view of all that is being done, wherever it is done."""
+    total, done = sum(map(cost, items)) or 1.0, 0.0
+    report.begin(title)
+    try:
+        for number, item in enumerate(finished, 1):
+            done += cost(item)
+            facts = f"{number} of {len(items)}" + (f" on {where}" if where else "")
+            report.update(done / total, facts)
+    finally:
+        report.end()
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Inside, a scheduler's request to stop is the user's."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def _interrupt(number: int, frame: object) -> None:
-    """A scheduler's request to stop is the user's."""
     raise KeyboardInterrupt
 
 

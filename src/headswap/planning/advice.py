@@ -16,8 +16,9 @@ from headswap.planning import memory, rates
 from headswap.planning.devices import DEVICES, Device
 from headswap.progress import duration
 from headswap.settings import Settings
-from headswap.text import corpus
+from headswap.text import corpus, files
 from headswap.text.corpus import Reading
+from headswap.text.sharded import Sharded
 from headswap.text.tokenizer import TOKENS_A_WORD
 from headswap.training import machine
 from headswap.types import Table
@@ -36,8 +37,8 @@ def make(
     vocabulary = settings.tokenizer.vocabulary
     heads = settings.objective.heads(settings.model, vocabulary)
     count = ledger.parameters(settings.model, vocabulary, heads)["total"]
-    flops = _flops_a_token(settings)
-    tokens = _tokens(text, settings.data.reading) if text else None
+    flops = flops_a_token(settings)
+    tokens = tokens_of(text, settings.data.reading) if text else None
     found: Table = {
         "recipe": settings.recipe,
         "objective": settings.objective.name,
@@ -47,7 +48,7 @@ def make(
         "length": memory.sequence_length(settings),
         "text_tokens": tokens,
     }
-    steps = _steps(settings, tokens)
+    steps = steps_of(settings, tokens)
     if place is not None:
         found["here"] = _here(settings, place, steps, tokens)
     listed = DEVICES.values() if named is None else [named]
@@ -102,7 +103,7 @@ def _here(
     batch = min(math.ceil(whole / plan.accumulate), max(most, 1))
     need = memory.needed(settings, vocabulary, precision, place.type, batch)
     found: Table = {
-        "device": _device_name(place),
+        "device": device_name(place),
         "precision": str(precision).removeprefix("torch."),
         "free_bytes": free,
         "fits": most > 0,
@@ -114,7 +115,7 @@ def _here(
         return found
     measured = rates.measure(settings.model, memory.sequence_length(settings), place, precision)
     second = rates.step_seconds(measured, settings, vocabulary, batch)
-    a_step = _tokens_a_step(settings)
+    a_step = tokens_a_step(settings)
     speed = a_step / second
     minutes = plan.minutes if steps is None else steps * second / 60
     found |= {
@@ -125,7 +126,7 @@ def _here(
         "changes": list(_changes(settings, place, precision, batch, second)),
     }
     if minutes is not None and not settings.model.decoder_layers:
-        found["size"] = _sensible(speed * _flops_a_token(settings), minutes, tokens)
+        found["size"] = _sensible(speed * flops_a_token(settings), minutes, tokens)
     if settings.recipe == PAPER:
         found["paper_hours"] = PAPER_TOKENS / speed / 3600
     return found
@@ -169,7 +170,7 @@ def _elsewhere(settings: Settings, device: Device, steps: float | None) -> Table
     free = round(device.memory_gib * GIB)
     most = memory.largest(settings, vocabulary, device.precision, "cuda", free)
     rate = device.flops(settings.model.width)
-    seconds = _tokens_a_step(settings) * _flops_a_token(settings) / rate
+    seconds = tokens_a_step(settings) * flops_a_token(settings) / rate
     row: Table = {
         "device": device.name,
         "estimate": True,
@@ -177,7 +178,7 @@ def _elsewhere(settings: Settings, device: Device, steps: float | None) -> Table
         "precision": str(device.precision).removeprefix("torch."),
         "fits": most > 0,
         "largest_batch": most,
-        "tokens_a_second": _tokens_a_step(settings) / seconds,
+        "tokens_a_second": tokens_a_step(settings) / seconds,
         "minutes": plan.minutes if steps is None else steps * seconds / 60,
         "note": device.note,
     }
@@ -207,14 +208,14 @@ def _sensible(rate: float, minutes: float, tokens: float | None) -> Table:
     }
 
 
-def _flops_a_token(settings: Settings) -> float:
+def flops_a_token(settings: Settings) -> float:
     heads = settings.objective.heads(settings.model, settings.tokenizer.vocabulary)
     objective, length = settings.objective, memory.sequence_length(settings)
     causal = objective.visibility == "causal"
     return ledger.flops_a_token(settings.model, heads, length, objective.scored, causal)
 
 
-def _tokens_a_step(settings: Settings) -> float:
+def tokens_a_step(settings: Settings) -> float:
     plan = settings.train
     if plan.batch_tokens is not None:
         return plan.batch_tokens
@@ -222,9 +223,9 @@ def _tokens_a_step(settings: Settings) -> float:
     return memory.sequences(settings) * memory.sequence_length(settings) * sides
 
 
-def _steps(settings: Settings, tokens: float | None) -> float | None:
+def steps_of(settings: Settings, tokens: float | None) -> float | None:
     """Optimizer steps of the budget; None where minutes or an unknown text decide."""
-    plan, a_step = settings.train, _tokens_a_step(settings)
+    plan, a_step = settings.train, tokens_a_step(settings)
     if plan.steps is not None:
         return float(plan.steps)
     if plan.tokens is not None:
@@ -234,13 +235,15 @@ def _steps(settings: Settings, tokens: float | None) -> float | None:
     return None
 
 
-def _tokens(paths: Sequence[Path], reading: Reading) -> float:
-    """About how many tokens a text has, from its words."""
-    words = sum(len(document.split()) for document in corpus.documents(list(paths), reading))
-    return words * TOKENS_A_WORD
+def tokens_of(paths: Sequence[Path], reading: Reading) -> float:
+    """About how many tokens a text has, from its words; shards know it."""
+    texts = [path for path in paths if not files.is_sharded(path)]
+    words = sum(len(document.split()) for document in corpus.documents(texts, reading))
+    known = (Sharded(path).manifest.tokens for path in paths if files.is_sharded(path))
+    return words * TOKENS_A_WORD + sum(known)
 
 
-def _device_name(place: torch.device) -> str:
+def device_name(place: torch.device) -> str:
     if place.type == "cuda":
         return str(torch.cuda.get_device_name(place))
     return f"CPU, {torch.get_num_threads()} threads"

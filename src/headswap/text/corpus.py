@@ -69,8 +69,7 @@ def texts(path: Path, reading: Reading = Reading()) -> Iterator[str]:
     """The text of every row or line, the empty ones too, so that results line up with it."""
     if files.kind(path) in TABLES:
         for where, row in table_rows(path):
-            column = column_of(row, reading.text, TEXT_NAMES, "text", path)
-            yield reading.cleaned(as_text(row[column], where))
+            yield text_of(row, reading, path, where)
     else:
         for _, line in files.lines(path):
             yield reading.cleaned(line)
@@ -157,13 +156,23 @@ def split_by_blank_lines(path: Path) -> bool:
     return False
 
 
+def by_blank_lines(path: Path, reading: Reading) -> bool:
+    """Whether blank lines, and not lines, separate the documents of a file."""
+    if reading.documents == "auto":
+        return split_by_blank_lines(path)
+    return reading.documents == "blank"
+
+
+def text_of(row: Mapping[str, Any], reading: Reading, path: Path, where: str) -> str:
+    column = column_of(row, reading.text, TEXT_NAMES, "text", path)
+    return reading.cleaned(as_text(row[column], where))
+
+
 def _documents_of(path: Path, reading: Reading) -> Iterator[str]:
     if files.kind(path) in TABLES:
         yield from (text for text in texts(path, reading) if text.strip())
         return
-    blank = reading.documents == "blank" or (
-        reading.documents == "auto" and split_by_blank_lines(path)
-    )
+    blank = by_blank_lines(path, reading)
     document: list[str] = []
     for _, line in files.lines(path):
         if line.strip() and blank:
@@ -195,22 +204,26 @@ def table_rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 def _json_rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
     for number, line in files.lines(path):
-        where = f"{path}, line {number}"
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except (json.JSONDecodeError, RecursionError) as error:
-            raise DataError(
-                f"not valid JSON ({error})", where=where, fix="write one JSON object a line"
-            ) from error
-        if not isinstance(row, dict):
-            raise DataError(
-                f"a JSON {type(row).__name__}, not an object",
-                where=where,
-                fix='write rows as {"text": …, "label": …}',
-            )
-        yield where, row
+        if row := json_row(line, f"{path}, line {number}"):
+            yield row
+
+
+def json_row(line: str, where: str) -> tuple[str, Mapping[str, Any]] | None:
+    if not line.strip():
+        return None
+    try:
+        row = json.loads(line)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise DataError(
+            f"not valid JSON ({error})", where=where, fix="write one JSON object a line"
+        ) from error
+    if not isinstance(row, dict):
+        raise DataError(
+            f"a JSON {type(row).__name__}, not an object",
+            where=where,
+            fix='write rows as {"text": …, "label": …}',
+        )
+    return where, row
 
 
 def _table_rows(path: Path, delimiter: str) -> Iterator[tuple[str, Mapping[str, Any]]]:

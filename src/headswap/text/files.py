@@ -22,6 +22,7 @@ COMPRESSED = (".gz", ".xz", ".zst")
 TEXTS = (".txt", ".jsonl", ".csv", ".tsv", ".parquet")
 ZSTD_BYTES = 1024
 BOMB_BYTES, BOMB_RATIO = 2**28, 200
+SHARDS = "shards.json"
 
 
 def kind(path: Path) -> str:
@@ -46,10 +47,11 @@ def open_bytes(path: Path) -> IO[bytes]:
 
 
 def expand(paths: Sequence[str | Path]) -> list[Path]:
-    """Files as they are; folders and patterns as the text files in them, sorted by name."""
+    """Files and folders of shards as they are; other folders and patterns as the text files in
+    them, sorted by name."""
     found: list[Path] = []
     for path in map(Path, paths):
-        if path.is_dir():
+        if path.is_dir() and not is_sharded(path):
             inside = [entry for entry in path.rglob("*") if kind(entry) in TEXTS]
         elif not path.exists() and any(sign in path.name for sign in "*?["):
             inside = list(path.parent.glob(path.name))
@@ -60,6 +62,11 @@ def expand(paths: Sequence[str | Path]) -> list[Path]:
             raise StorageError("no text files there", where=path, fix=f"use {', '.join(TEXTS)}")
         found += sorted(inside)
     return found
+
+
+def is_sharded(path: Path) -> bool:
+    """Whether a folder holds a tokenised corpus."""
+    return (path / SHARDS).is_file()
 
 
 class _ZstdStream(io.RawIOBase):
@@ -115,7 +122,7 @@ def _refusal(path: Path, error: OSError) -> HeadswapError:
 def standard_input() -> Iterator[str]:
     """The lines of standard input, held to the same rules as a file's."""
     for number, raw in enumerate(iter(lambda: sys.stdin.buffer.readline(LONGEST_LINE + 1), b""), 1):
-        yield _decode(raw, Path("standard input"), number)
+        yield _decode(raw, Path("standard input"), f"line {number}", number == 1)
 
 
 def lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -133,13 +140,30 @@ def lines(path: Path) -> Iterator[tuple[int, str]]:
                         where=f"{path}, line {number}",
                         fix="unpack it by hand if you trust it",
                     )
-                yield number, _decode(raw, path, number)
+                yield number, _decode(raw, path, f"line {number}", number == 1)
         except _damage() as error:
             raise DataError(
                 f"the compressed file is damaged or cut short ({error})",
                 where=f"{path}, after line {number}",
                 fix="copy or download it again",
             ) from error
+        except OSError as error:
+            raise StorageError(f"reading failed ({error.strerror or error})", where=path) from error
+
+
+def lines_from(path: Path, start: int) -> Iterator[tuple[int, str]]:
+    """(the byte at which it begins, text) of every line of a plain file that begins at byte
+    ``start`` or later."""
+    with open_bytes(path) as stream:
+        try:
+            if start:  # the line that byte start - 1 belongs to began earlier
+                stream.seek(start - 1)
+                while (rest := stream.readline(LONGEST_LINE)) and not rest.endswith(b"\n"):
+                    pass
+            place = stream.tell()
+            while raw := stream.readline(LONGEST_LINE + 1):
+                yield place, _decode(raw, path, f"the line at byte {place:,}", place == 0)
+                place += len(raw)
         except OSError as error:
             raise StorageError(f"reading failed ({error.strerror or error})", where=path) from error
 
@@ -157,15 +181,15 @@ def _damage() -> tuple[type[Exception], ...]:
     return (*kinds, loaded.ZstdError) if loaded else kinds
 
 
-def _decode(raw: bytes, path: Path, number: int) -> str:
-    where = f"{path}, line {number}"
+def _decode(raw: bytes, path: Path, place: str, first: bool) -> str:
+    where = f"{path}, {place}"
     if len(raw) > LONGEST_LINE:
         raise DataError(
             f"the line is longer than {LONGEST_LINE // 2**20} MiB",
             where=where,
             fix="put one document or sentence on a line",
         )
-    if number == 1:
+    if first:
         if raw.startswith((b"\xff\xfe", b"\xfe\xff")):
             raise DataError(
                 "the file is UTF-16, not UTF-8",
@@ -186,11 +210,12 @@ def _decode(raw: bytes, path: Path, number: int) -> str:
 
 
 def sha256(paths: Sequence[Path]) -> str:
-    """One hash over the stored bytes of the files, in order."""
+    """One hash over the stored bytes of the files, in order. For a folder of shards its manifest
+    stands, which holds their hashes."""
     digest = hashlib.sha256()
     for path in paths:
         try:
-            with path.open("rb") as stream:
+            with (path / SHARDS if is_sharded(path) else path).open("rb") as stream:
                 digest.update(hashlib.file_digest(stream, "sha256").digest())
         except OSError as error:
             raise _refusal(path, error) from error

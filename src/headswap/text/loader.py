@@ -16,10 +16,12 @@ from typing import Generic, Protocol, TypeVar
 import numpy as np
 
 from headswap.randomness import derive, shuffled
+from headswap.text.sharded import Sharded
 from headswap.text.shards import Shards
 from headswap.types import Ids
 
 BUCKET_BATCHES = 32
+HELD_OUT_SHARDS = 8
 
 
 @dataclass(frozen=True)
@@ -63,13 +65,24 @@ class Loader(Protocol[E]):
     def batch(self, epoch: int, index: int) -> Sequence[E]: ...
 
 
+class Source(Protocol):
+    """Windows to train on, in any order, and those that are held out."""
+
+    count: int
+    held_out: int
+
+    def window(self, index: int) -> Window: ...
+    def valid(self) -> list[int]: ...
+    def train(self, positions: Ids, key: int) -> Ids: ...
+
+
 class Windows:
     """The windows of a corpus, some of them held out by hash for validation.
 
     Windows do not overlap in what they score, so no validation token is ever trained on.
     """
 
-    def __init__(self, shards: Shards, length: int, seed: int, held_out: int = 0) -> None:
+    def __init__(self, shards: Shards | Sharded, length: int, seed: int, held_out: int = 0) -> None:
         self.shards, self.length, self.held_out = shards, length, held_out
         self._key = derive(seed, "split")
         self.count = max(0, -(-(len(shards) - 1) // length))
@@ -87,10 +100,74 @@ class Windows:
         return shuffled(inner + self.held_out, self.count, self._key)
 
 
+class NearWindows:
+    """The windows of a sharded corpus in an order that needs few shards at a time.
+
+    An epoch takes the shards in a new order, ``near`` of them at once, and their windows in
+    any order among these; so a corpus can be read through a cache that holds a part of it. No
+    window reaches into another shard. What is held out is the end of a few shards.
+    """
+
+    def __init__(self, shards: Sharded, length: int, seed: int, near: int, held_out: int = 0):
+        self.shards, self.length, self.near = shards, length, near
+        sizes = np.array(shards.manifest.shard_tokens, dtype=np.int64)
+        self._counts = np.maximum(0, -(-(sizes - 1) // length))
+        self._firsts: Ids = np.concatenate([[0], np.cumsum(self._counts)])
+        self.count = int(self._firsts[-1])
+        self._away = np.zeros_like(self._counts)
+        some = len(self._counts)
+        share = -(-held_out // min(HELD_OUT_SHARDS, some))
+        for shard in shuffled(np.arange(some), some, derive(seed, "split")):
+            room = min(share, held_out - int(self._away.sum()), int(self._counts[shard]) // 2)
+            self._away[shard] = room
+        self.held_out = int(self._away.sum())
+        self._plan = lru_cache(maxsize=8)(self._make_plan)
+
+    def window(self, index: int) -> Window:
+        shard = int(np.searchsorted(self._firsts, index, side="right")) - 1
+        base = int(self.shards.starts[shard])
+        start = base + (index - int(self._firsts[shard])) * self.length
+        stop = min(start + self.length + 1, int(self.shards.starts[shard + 1]))
+        return Window(self.shards.read(start, stop))
+
+    def valid(self) -> list[int]:
+        ends = self._firsts[1:]
+        return [
+            int(i)
+            for shard in np.flatnonzero(self._away)
+            for i in range(ends[shard] - self._away[shard], ends[shard])
+        ]
+
+    def train(self, positions: Ids, key: int) -> Ids:
+        """The windows at these positions of an epoch's order; what comes next is fetched."""
+        order, ends, groups = self._plan(key)
+        found = np.empty(len(positions), dtype=np.int64)
+        group_of = np.searchsorted(groups, positions, side="right")
+        for group in np.unique(group_of):
+            self.shards.ahead([int(i) for i in order[group * self.near : (group + 2) * self.near]])
+            chosen = group_of == group
+            first = int(groups[group - 1]) if group else 0
+            size = int(groups[group]) - first
+            within = first + shuffled(positions[chosen] - first, size, derive(key, "near", group))
+            place = np.searchsorted(ends, within, side="right")
+            shard = order[place]
+            left = ends[place] - within  # windows of the shard from this one on
+            found[chosen] = self._firsts[shard] + (self._counts - self._away)[shard] - left
+        return found
+
+    def _make_plan(self, key: int) -> tuple[Ids, Ids, Ids]:
+        """The shards in the epoch's order, and where each of them and each group ends."""
+        some = len(self._counts)
+        order = shuffled(np.arange(some), some, derive(key, "shards"))
+        ends = np.cumsum((self._counts - self._away)[order])
+        last = np.minimum(np.arange(self.near, some + self.near, self.near), some) - 1
+        return order, ends, ends[last]
+
+
 class WindowLoader:
     """Training batches of windows, in a new order each epoch."""
 
-    def __init__(self, windows: Windows, batch: int, seed: int) -> None:
+    def __init__(self, windows: Source, batch: int, seed: int) -> None:
         self._windows, self._size, self._seed = windows, batch, seed
         self._count = windows.count - windows.held_out
         self.batches = -(-self._count // batch)
@@ -110,7 +187,7 @@ class MixedLoader:
 
     def __init__(
         self,
-        sources: Sequence[Windows],
+        sources: Sequence[Source],
         weights: Sequence[float],
         weights_end: Sequence[float],
         batch: int,

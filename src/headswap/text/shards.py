@@ -14,6 +14,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -67,18 +68,23 @@ class Shards:
 
     def read(self, start: int, stop: int) -> Ids:
         """A copy of tokens[start:stop], across shard borders."""
-        stop = min(stop, len(self))
-        parts = []
-        while start < stop:
-            shard = int(np.searchsorted(self._starts, start, side="right")) - 1
-            end = min(stop, int(self._starts[shard + 1]))
-            base = int(self._starts[shard])
-            parts.append(np.array(self._maps[shard][start - base : end - base], dtype=np.int64))
-            start = end
-        return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
+        return read_across(self._starts, self._maps.__getitem__, start, stop)
 
     def document_ends(self) -> Ids:
         return np.fromfile(self.folder / "documents.bin", dtype="<i8")
+
+
+def read_across(starts: Ids, shard: Callable[[int], np.ndarray], start: int, stop: int) -> Ids:
+    """A copy of the tokens from ``start`` to ``stop`` of shards that begin at ``starts``, the
+    last of which is where they end."""
+    stop = min(stop, int(starts[-1]))
+    parts = []
+    while start < stop:
+        index = int(np.searchsorted(starts, start, side="right")) - 1
+        end, base = min(stop, int(starts[index + 1])), int(starts[index])
+        parts.append(np.array(shard(index)[start - base : end - base], dtype=np.int64))
+        start = end
+    return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
 
 
 def cache_root() -> Path:
@@ -127,21 +133,13 @@ def _write(
     key: str,
     progress: Callable[[int], None],
 ) -> None:
-    dtype = np.dtype("<u2" if tokenizer.size <= 2**16 else "<u4")
     counts: list[int] = []
     tokens = documents_seen = size = 0
     stream = None
     with (folder / "documents.bin").open("wb") as ends_file:
         for texts in batched(documents):
-            rows = tokenizer.encode(texts)
-            lengths = np.array([len(row) + 2 for row in rows], dtype=np.int64)
+            flat, lengths = encoded(texts, tokenizer)
             ends = tokens + np.cumsum(lengths)
-            flat = np.empty(int(lengths.sum()), dtype=dtype)
-            starts = np.concatenate([[0], np.cumsum(lengths)[:-1]])
-            for start, row in zip(starts, rows, strict=True):
-                flat[start] = tokenizer.bos
-                flat[start + 1 : start + 1 + len(row)] = row
-                flat[start + 1 + len(row)] = tokenizer.eos
             ends_file.write(ends.astype("<i8").tobytes())
             for part in _fill(flat, counts):
                 if counts[-1] == 0:
@@ -157,8 +155,27 @@ def _write(
             progress(tokens)
     if stream:
         stream.close()
-    manifest = Manifest(FORMAT, key, dtype.str, tokens, documents_seen, size, tuple(counts))
+    dtype = stored_as(tokenizer).str
+    manifest = Manifest(FORMAT, key, dtype, tokens, documents_seen, size, tuple(counts))
     (folder / "manifest.json").write_text(json.dumps(asdict(manifest)) + "\n", "utf-8")
+
+
+def stored_as(tokenizer: Tokenizer) -> np.dtype[Any]:
+    """The type of the ids on disk."""
+    return np.dtype("<u2" if tokenizer.size <= 2**16 else "<u4")
+
+
+def encoded(texts: Sequence[str], tokenizer: Tokenizer) -> tuple[np.ndarray, Ids]:
+    """The documents as they are stored, one after the other, and their lengths."""
+    rows = tokenizer.encode(texts)
+    lengths = np.array([len(row) + 2 for row in rows], dtype=np.int64)
+    flat = np.empty(int(lengths.sum()), dtype=stored_as(tokenizer))
+    starts = np.concatenate([[0], np.cumsum(lengths)[:-1]])
+    for start, row in zip(starts, rows, strict=True):
+        flat[start] = tokenizer.bos
+        flat[start + 1 : start + 1 + len(row)] = row
+        flat[start + 1 + len(row)] = tokenizer.eos
+    return flat, lengths
 
 
 def _fill(flat: np.ndarray, counts: list[int]) -> Iterator[np.ndarray]:

@@ -127,7 +127,7 @@ class SentencePieceTokenizer:
 
     def encode(self, texts: Sequence[str]) -> list[Ids]:
         """Ids of each text, without specials."""
-        threads = os.cpu_count() or 1
+        threads = cores()
         rows = self._sp.encode(list(texts), num_threads=threads if len(texts) > 8 else 1)
         return [self._from_sp[np.array(row, dtype=np.int64)] for row in rows]
 
@@ -166,6 +166,14 @@ class SentencePieceTokenizer:
 
     def is_special(self, name: str) -> bool:
         return name in (PAD, BOS, EOS, UNK, MASK, SEP) or name in self._appended
+
+
+def cores() -> int:
+    """As many as this process may use: schedulers and containers give out fewer."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not on every system
+        return os.cpu_count() or 1
 
 
 def load(folder: Path) -> Tokenizer:
