@@ -50,7 +50,7 @@ def test_the_examples_for_schedulers_run_their_line(tmp_path):
     (tmp_path / "headswap").write_text('#!/bin/sh\necho "$@"\n')
     (tmp_path / "headswap").chmod(0o755)
     around = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    parts, round_ = blocks(page, "sh")
+    parts, round_ = (block for block in blocks(page, "sh") if "#SBATCH" in block)
     (job,) = map(yaml.safe_load, blocks(page, "yaml"))
     (container,) = job["spec"]["template"]["spec"]["containers"]
     (line,) = container["args"]

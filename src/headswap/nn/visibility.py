@@ -80,7 +80,7 @@ class Visibility:
         if self.documents_BS is None and self.places_BT is None and self.prefix_B is None:
             return KernelMask(None, causal=self.rule == "causal")
         given = (self.documents_BS, self.places_BT, self.prefix_B)
-        count = next(len(tensor) for tensor in given if tensor is not None)
+        count = next(tensor.shape[0] for tensor in given if tensor is not None)
         return KernelMask(self.allowed(count, queries, keys, device)[:, None], causal=False)
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Visibility:
