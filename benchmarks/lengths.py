@@ -51,7 +51,7 @@ def losses(run: Path, texts: list[str]) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("text", type=Path, help="documents; the last 200 are held out")
+    parser.add_argument("text", type=Path, help="documents; the last 20 are held out")
     parser.add_argument("--out", type=Path, required=True, help="the result file")
     parser.add_argument("--runs", type=Path, default=Path("runs/lengths"))
     parser.add_argument("--documents", type=int, default=4_000)
@@ -59,8 +59,8 @@ def main() -> None:
     options = parser.parse_args()
     options.runs.mkdir(parents=True, exist_ok=True)
     texts = list(islice(corpus.documents([options.text], Reading()), options.documents))
-    text, held = options.runs / "train.txt", texts[-200:]
-    text.write_text("\n\n".join(t.replace("\n", " ") for t in texts[:-200]))
+    text, held = options.runs / "train.txt", texts[-20:]
+    text.write_text("\n\n".join(t.replace("\n", " ") for t in texts[:-20]))
     rows = {}
     for kind in KINDS:
         run = options.runs / kind

@@ -510,6 +510,32 @@ def performance() -> str:
     return f"{before}<!-- speed -->\n\n{speed()}\n\n<!-- /speed -->{after}"
 
 
+def parity() -> str:
+    lines = [
+        "## Exports against their runs",
+        "",
+        "What the check of each export found on 200 real texts and a few made for it: the largest "
+        "difference of a logit, and how many answers (labels, next tokens, translations) are the "
+        "same (`python benchmarks/parity.py … --out docs/results/parity.json`).",
+        "",
+        "| run | target | largest difference | same answers |",
+        "|---|---|---|---|",
+    ]
+    for name, targets in load("parity").items():
+        for target, found in targets.items():
+            if "refused" in found:
+                lines.append(f"| {name} | {target} | refused: {found['refused']} | |")
+                continue
+            row = found.get("int8", found)
+            apart = row.get("largest_difference")
+            shown = "" if apart is None else f"{apart:.1e}"
+            same = row.get("same_best", row.get("same_outputs"))
+            if same is None:
+                same = float(row["same_ids"])
+            lines.append(f"| {name} | {target} | {shown} | {same:.1%} |")
+    return "\n".join(lines)
+
+
 def optional(*makers: Callable[[], str]) -> list[str]:
     """The sections whose result files are there."""
     found = []
@@ -561,7 +587,7 @@ def page() -> str:
     )
     parts = [transfer(), course(), objectives(), multi30k(), warm_start()]
     parts += [translate_speed(), planner(), complexity()]
-    parts += optional(mixers, heads, lengths, inference, load_figures)
+    parts += optional(mixers, heads, lengths, parity, inference, load_figures)
     parts += [scoring(), kills(), memory(), sharding()]
     return "\n\n".join([head, *parts]) + "\n"
 
