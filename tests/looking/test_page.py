@@ -89,7 +89,7 @@ def test_in_a_browser(width, scheme, tokens, tmp_path):
                 assert shown.locator(".piece").count() > 2 and view.locator("img").count() == 0
             else:
                 view.locator("#candidates button").first.click()
-                assert view.locator("[data-show=likeliest] tr").count() == 6
+                assert view.locator("[data-show=likeliest] tr").count() in (5, 6)
             assert problems == [] and asked == [path.as_uri()]
             view.close()
         browser.close()

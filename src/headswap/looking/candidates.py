@@ -59,7 +59,7 @@ def candidates(trained: Trained, read: Read, most: int = 5) -> list[Place]:
             read.pieces[place],
             own[index],
             [
-                Candidate(name.replace(SPACE, " ").strip() or name, float(chance))
+                Candidate(name.replace(SPACE, " ").strip() or "·", float(chance))
                 for name, chance in zip(tokens.pieces(order[index]), best[index], strict=True)
             ],
         )

@@ -44,6 +44,7 @@ def picture(
         "text": text,
         "target": seen.target,
         "pieces": seen.pieces,
+        "causal": seen.inputs.visibility.rule == "causal",
         "attention": attentions(attention(trained, seen)),
         "masks": [
             {
@@ -148,7 +149,8 @@ def lines(found: Table) -> Iterator[str]:
         )
     held = found["proof"]
     blind = sum(not may for may in held["allowed"])
-    outcome = "every position may look at it, and all may move"
+    low, high = min(held["moved"]), max(held["moved"])
+    outcome = f"every position may look at it; they moved by {low:.3f} to {high:.3f}"
     if blind:
         moved = "none moved" if held["holds"] else "SOME MOVED"
         outcome = f"of {blind} positions that may not look at it, {moved}"
@@ -164,14 +166,16 @@ def lines(found: Table) -> Iterator[str]:
         told = found["attribution"]
         pairs = sorted(zip(told["weights"], told["pieces"], strict=True), key=lambda p: -abs(p[0]))
         best = ", ".join(f"{piece} {weight:+.3f}" for weight, piece in pairs[:6])
-        yield f"{told['label']} because of: {best} (sums to {1 - told['gap']:.1%} of the score)"
+        apart = told["score"] - told["baseline"]
+        yield f"{told['label']}: {best}"
+        yield f"the weights add up to {sum(told['weights']):.3f}; the words made {apart:.3f}"
     for place in (found["candidates"] or [])[-1:]:
         likely = ", ".join(f"{token} {chance:.2f}" for token, chance in place["likeliest"])
         yield f"in the place of {place['piece']} ({place['chance']:.3f}): {likely}"
     if told := found["heads"]:
         rows = sorted(told["rows"], key=lambda row: -row["lost"])[:4]
         names = [f"{r['kind']} {r['layer'] + 1}.{r['head'] + 1} {r['lost']:+.4f}" for r in rows]
-        yield f"{told['figure']} {told['whole']:.4f}; worth most: {', '.join(names)}"
+        yield f"{told['figure']} {told['whole']:.4f}; worth most (layer.head): {', '.join(names)}"
     if found["meanings"]:
         told = found["meanings"]
         steps = " ".join(f"{value:.3f}" for value in told["by_layer"])

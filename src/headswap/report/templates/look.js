@@ -47,7 +47,9 @@
       const most = Math.max(rows.length, columns.length);
       this.size = most <= 24 ? 22 : most <= LABELLED ? 12 : most <= 160 ? 4 : 2;
       const named = most <= LABELLED;
-      const room = (names) => named ? 10 + 7 * Math.min(14, Math.max(...names.map((n) => n.length))) : 4;
+      const pen = this.canvas.getContext("2d");
+      pen.font = `${Math.min(13, this.size)}px system-ui, sans-serif`;
+      const room = (names) => named ? 12 + Math.max(...names.map((n) => pen.measureText(n.slice(0, 14)).width)) : 4;
       this.left = room(rows); this.top = room(columns);
       if (this.cell && (this.cell[0] >= rows.length || this.cell[1] >= columns.length)) this.cell = null;
       this.draw();
@@ -141,7 +143,7 @@
       if (values.length > 40 && i % Math.ceil(values.length / 20)) return;
       const dot = svg("circle", { cx: x(i), cy: y(value), r: 3.5, class: "dot" }, drawn);
       svg("title", {}, dot).textContent = `${names[i]}: ${value.toPrecision(3)}`;
-      if (values.length <= 16) {
+      if (values.length <= 16 || i === 0) {
         const text = svg("text", { x: x(i), y: high - 8, "text-anchor": "middle", class: "tick" }, drawn);
         text.textContent = names[i];
       }
@@ -247,8 +249,11 @@
         const row = element("tr", undefined, body);
         element("td", token, row); element("td", chance.toFixed(3), row);
       });
-      const own = element("tr", undefined, body);
-      element("td", `${entry.piece} (the text's own)`, own); element("td", entry.chance.toFixed(3), own);
+      const plain = entry.piece.replace("·", "").trim();
+      if (!entry.likeliest.some(([token]) => token === plain)) {
+        const own = element("tr", undefined, body);
+        element("td", `${entry.piece} (the text's own)`, own); element("td", entry.chance.toFixed(3), own);
+      }
       show("likeliest").replaceChildren(table);
     };
     pick(found.candidates.length - 1);
@@ -259,7 +264,9 @@
     [...new Set(found.heads.rows.map((row) => row.kind))].forEach((kind) => {
       const rows = found.heads.rows.filter((row) => row.kind === kind), table = element("table", undefined, parent);
       element("caption", kind, table);
-      const layers = Math.max(...rows.map((row) => row.layer)) + 1;
+      const layers = Math.max(...rows.map((row) => row.layer)) + 1, first = element("tr", undefined, table);
+      element("th", "", first);
+      rows.filter((row) => row.layer === 0).forEach((row) => element("th", `head ${row.head + 1}`, first));
       for (let layer = 0; layer < layers; layer++) {
         const line = element("tr", undefined, table);
         element("th", `layer ${layer + 1}`, line);
