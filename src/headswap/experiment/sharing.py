@@ -29,13 +29,19 @@ def side_by_side(device: str, workers: int) -> Iterator[None]:
     with tempfile.TemporaryDirectory(prefix="headswap-mps-") as folder:
         os.environ.update(dict.fromkeys(FOLDERS, folder))
         started = _run([command, "-d"])
+        if not started:
+            _forget()
         try:
             yield
         finally:
             if started:
                 _run([command], "quit\n")
-            for name in FOLDERS:
-                os.environ.pop(name, None)
+            _forget()
+
+
+def _forget() -> None:
+    for name in FOLDERS:
+        os.environ.pop(name, None)
 
 
 def _run(command: list[str], told: str = "") -> bool:
