@@ -14,6 +14,7 @@ from headswap.cli.options import (
     Files,
     Json,
     LabelColumn,
+    Repeated,
     TextColumn,
     reporter,
 )
@@ -126,7 +127,7 @@ def inspect(
     sees: Literal["causal", "full"] | None = None,
     label: str | None = None,
     word: str | None = None,
-    sentence: list[str] = [],  # noqa: B006
+    sentence: Repeated = [],  # noqa: B006
     heads: Files = [],  # noqa: B006
     pictures: Path | None = None,
     complexity: Annotated[bool, Parameter(negative="")] = False,
