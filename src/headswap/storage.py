@@ -47,8 +47,9 @@ def new_file(path: Path) -> Iterator[IO[bytes]]:
 
 
 @contextlib.contextmanager
-def new_folder(path: Path) -> Iterator[Path]:
-    """A staging folder that becomes ``path``, with a manifest, when the block succeeds."""
+def new_folder(path: Path, replace: bool = True) -> Iterator[Path]:
+    """A staging folder that becomes ``path``, with a manifest, when the block succeeds. Without
+    ``replace`` the first of several processes wins, and the others fail."""
     staged = staging_name(path)
     with explained(path):
         try:
@@ -56,7 +57,8 @@ def new_folder(path: Path) -> Iterator[Path]:
             staged.mkdir(parents=True)
             yield staged
             write_manifest(staged)
-            remove(path)
+            if replace:
+                remove(path)
             staged.rename(path)
             _sync_folder(path.parent)
         finally:
@@ -100,10 +102,10 @@ def problem(folder: Path, only: tuple[str, ...] = ()) -> str | None:
 
 def remove(folder: Path) -> None:
     """Delete a folder so that a half-deleted one is never mistaken for a whole one."""
-    if folder.exists():
-        doomed = staging_name(folder.with_name(f"old-{folder.name}"))
+    doomed = staging_name(folder.with_name(f"old-{folder.name}"))
+    with contextlib.suppress(FileNotFoundError):  # or another process was faster
         folder.rename(doomed)
-        shutil.rmtree(doomed, ignore_errors=True)
+    shutil.rmtree(doomed, ignore_errors=True)
 
 
 def sweep(folder: Path) -> None:

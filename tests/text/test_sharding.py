@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from conftest import corpus_text
-from headswap import cli
+from headswap import cli, storage
 from headswap.errors import DataError, UsageError
 from headswap.text import sharding, stretches
 from headswap.text.corpus import Reading
@@ -163,6 +163,41 @@ def test_bad_text_is_not_noted(tokens, tmp_path):
         sharding.make([path], tokens, tmp_path / "out", megabytes=4)
     left = content(tmp_path / "out")
     assert "shards.json" not in left and not any("staging" in name for name in left)
+
+
+def test_a_worker_that_is_overtaken(texts, tokens, tmp_path, monkeypatch):
+    """Another begins, or ends, while this one does: both find the same corpus made."""
+    overtaken = []
+
+    def once(module, name, other):
+        """Let ``other`` happen just before the function of that name is first called."""
+        inner = getattr(module, name)
+
+        def outer(*arguments, **named):
+            monkeypatch.setattr(module, name, inner)
+            overtaken.append(name)
+            other()
+            return inner(*arguments, **named)
+
+        monkeypatch.setattr(module, name, outer)
+
+    def make(out, number):
+        return sharding.make(texts, tokens, tmp_path / out, Part(number, 2), megabytes=4)
+
+    sharding.make(texts, tokens, tmp_path / "one", megabytes=4)
+    once(storage, "write_manifest", lambda: make("begun", 1))
+    assert make("begun", 2)
+    assert content(tmp_path / "begun") == content(tmp_path / "one")
+    join = sharding.join
+    steps = [(sharding, "_begin"), (sharding, "_read"), (sharding, "join")]
+    for module, name in [*steps, (storage, "write"), (storage, "remove")]:
+        with monkeypatch.context() as patched:
+            patched.setattr(sharding, "join", lambda out: None)
+            assert not make(name, 1) and not make(name, 2)
+        once(module, name, lambda name=name: join(tmp_path / name))
+        assert make(name, 2)
+        assert content(tmp_path / name) == content(tmp_path / "one"), name
+    assert len(overtaken) == 6
 
 
 def test_workers_at_the_same_time(tokens, tmp_path):

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from headswap import storage
-from headswap.errors import DataError, StorageError, UsageError
+from headswap.errors import DataError, HeadswapError, StorageError, UsageError
 from headswap.run import TOKENIZER
 from headswap.text import files, stretches
 from headswap.text.corpus import Reading
@@ -73,20 +73,24 @@ def make(
         raise UsageError(f"shards of {megabytes} megabytes", fix="give 1 or more")
     found = stretches.cut(files.expand(paths), megabytes * 10**6)
     asked = _asked(found, tokenizer, reading, megabytes)
+    if not files.is_sharded(out):
+        try:
+            _begin(out, asked, part, tokenizer)
+            key, mine = _key(asked), range(part.number - 1, len(found), part.count)
+            for place, index in enumerate(mine):
+                if not _made(out, index, key):
+                    told = partial(progress, place / len(mine))
+                    _write(out, index, found[index], tokenizer, reading, key, told)
+            if all(_note(out, index).exists() for index in range(len(found))):
+                join(out)
+        except HeadswapError:
+            if not files.is_sharded(out):  # else another worker came last too, and was faster
+                raise
     if files.is_sharded(out):
         if _settings(_read(out / SHARDS)) != asked:
             raise _other(out)
         return True
-    _begin(out, asked, part, tokenizer)
-    key, mine = _key(asked), range(part.number - 1, len(found), part.count)
-    for place, index in enumerate(mine):
-        if not _made(out, index, key):
-            told = partial(progress, place / len(mine))
-            _write(out, index, found[index], tokenizer, reading, key, told)
-    if any(not _note(out, index).exists() for index in range(len(found))):
-        return files.is_sharded(out)
-    join(out)
-    return True
+    return False
 
 
 def join(out: Path) -> Table:
@@ -101,8 +105,6 @@ def join(out: Path) -> Table:
     key, notes = _key(asked), []
     missing = [i for i in range(asked["count"]) if not _note(out, i).exists()]
     if missing:
-        if files.is_sharded(out):  # another worker came last too, and was faster
-            return _read(out / SHARDS)
         parts = sorted({index % count + 1 for index in missing})
         named = ", ".join(f"{number}/{count}" for number in parts[:NAMED_AT_MOST])
         more = f" and {len(parts) - NAMED_AT_MOST} more" if len(parts) > NAMED_AT_MOST else ""
@@ -190,7 +192,7 @@ def _begin(out: Path, asked: Table, part: Part, tokenizer: Tokenizer) -> None:
     folder = out / TOKENIZER
     if not (folder / storage.MANIFEST).exists():
         try:
-            with storage.new_folder(folder) as staged:
+            with storage.new_folder(folder, replace=False) as staged:
                 tokenizer.save(staged)
         except StorageError:
             if not (folder / storage.MANIFEST).exists():  # else another worker was faster
