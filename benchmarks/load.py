@@ -15,6 +15,7 @@ import statistics
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -169,6 +170,12 @@ def slow(run: Path, asked: Sequence[bytes]) -> dict[str, Any]:
     }
 
 
+def metric(port: int, name: str) -> int:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+        lines = answer.read().decode().splitlines()
+    return int(next(line for line in lines if line.startswith(f"{name} ")).split()[1])
+
+
 def huge(run: Path) -> dict[str, Any]:
     """A gigabyte, declared and in chunks: how much was taken before the refusal."""
     found = {}
@@ -200,7 +207,12 @@ def huge(run: Path) -> dict[str, Any]:
                     link.settimeout(1.0)
                     status = link.recv(12) or b"closed"
             link.close()
-            found[kind] = {"status": status.decode("latin-1")[-3:], "sent_bytes": sent}
+            read = metric(port, "headswap_body_bytes_total")
+            found[kind] = {
+                "status": status.decode("latin-1")[-3:],
+                "sent_bytes": sent,
+                "read_bytes": read,
+            }
         found["memory_grew_by_mib"] = (resident(process) - before) / 2**20
     return found
 

@@ -59,8 +59,8 @@ def resume(
 
 def load(run: str | Path, *, device: str = "auto") -> Loaded:
     """A finished run, ready to predict and evaluate; a neural one also to generate, fill and
-    embed."""
-    return use.load(Run.open(Path(run)), device)
+    embed. A folder that holds a classifier exported to ONNX will do too."""
+    return use.load(Path(run), device)
 
 
 def transfer(

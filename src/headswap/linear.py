@@ -21,14 +21,13 @@ from safetensors.numpy import load_file, save_file
 from headswap import config, predictions, storage
 from headswap import run as runs
 from headswap.errors import DataError, UsageError
-from headswap.predictions import Prediction, softmax
+from headswap.predictions import Prediction
 from headswap.run import Run
 from headswap.text import corpus, files
 from headswap.text.corpus import LabelledText, Reading
 from headswap.types import Table
 
 NAME = "linear"
-TEXTS_AT_ONCE = 4_096
 
 
 @dataclass(frozen=True)
@@ -150,11 +149,7 @@ class LinearTrained:
 
     def predict(self, texts: Iterable[str]) -> Iterator[Prediction]:
         """The label of each text, in order."""
-        waiting = iter(texts)
-        while some := [text for _, text in zip(range(TEXTS_AT_ONCE), waiting, strict=False)]:
-            for row in softmax(self.logits(some)):
-                chances = dict(zip(self.labels, row.tolist(), strict=True))
-                yield Prediction(self.labels[int(row.argmax())], chances)
+        return predictions.of_texts(texts, self.labels, self.logits)
 
     def evaluate(self, paths: Sequence[Path], reading: Reading = Reading()) -> Table:
         """Accuracy and macro-F1."""

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 
 import numpy as np
 
 from headswap import metrics
 from headswap.errors import DataError, StorageError
 from headswap.run import PREDICTIONS, Run
+
+TEXTS_AT_ONCE = 2_048
 
 
 @dataclass(frozen=True)
@@ -20,6 +23,17 @@ class Prediction:
 
     label: str
     probabilities: dict[str, float]
+
+
+def of_texts(
+    texts: Iterable[str], labels: Sequence[str], logits: Callable[[Sequence[str]], np.ndarray]
+) -> Iterator[Prediction]:
+    """The label of each text, in order, reading only a few thousand ahead."""
+    waiting = iter(texts)
+    while some := list(islice(waiting, TEXTS_AT_ONCE)):
+        for row in softmax(logits(some)):
+            chances = dict(zip(labels, row.tolist(), strict=True))
+            yield Prediction(labels[int(row.argmax())], chances)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from headswap.decoding.stepper import Stepper, prompt_ids
 from headswap.decoding.strategies import Sampling, extend
 from headswap.decoding.translation import Search
 from headswap.errors import UsageError
+from headswap.exported import Exported, is_exported
 from headswap.linear import LinearTrained
 from headswap.nn.backbone import EncoderDecoder
 from headswap.nn.heads import pool
@@ -40,6 +41,7 @@ from headswap.types import Ids, Table
 TEXTS_AT_ONCE = 2_048
 PAIRS_AT_ONCE = 2_000
 BATCH = 64
+TOKENS_ON_CPU = 512  # a CPU is busy with that many; more would only be padded further
 UNFINISHED = "\N{REPLACEMENT CHARACTER}"
 
 
@@ -72,11 +74,7 @@ class Trained:
 
     def predict(self, texts: Iterable[str]) -> Iterator[Prediction]:
         """The label of each text, in order, reading only a few thousand ahead."""
-        labels = self.labels
-        for some in groups(texts, TEXTS_AT_ONCE):
-            for row in predictions.softmax(self.logits(some)):
-                chances = dict(zip(labels, row.tolist(), strict=True))
-                yield Prediction(labels[int(row.argmax())], chances)
+        return predictions.of_texts(texts, self.labels, self.logits)
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -245,8 +243,10 @@ class Trained:
             )
 
     def _logits(self, examples: Sequence[Labelled]) -> np.ndarray:
+        most = TOKENS_ON_CPU if self.model.device.type == "cpu" else None
+        objective = self.settings.objective
         result = evaluate(
-            self.model, self.settings.objective, examples, self.tokens, BATCH, torch.float32
+            self.model, objective, examples, self.tokens, BATCH, torch.float32, most=most
         )
         assert result.logits_NC is not None
         return result.logits_NC
@@ -337,11 +337,14 @@ class Trained:
             yield Window(ids[start : start + length + 1])
 
 
-Loaded = Trained | LinearTrained
+Loaded = Trained | LinearTrained | Exported
 
 
-def load(run: Run, device: str = "auto") -> Loaded:
-    """A finished run, neural or linear, ready to use."""
+def load(what: Run | Path, device: str = "auto") -> Loaded:
+    """A finished run, neural or linear, or a classifier exported to ONNX, ready to use."""
+    if isinstance(what, Path) and is_exported(what):
+        return Exported(what)
+    run = Run.open(what) if isinstance(what, Path) else what
     run.check_finished()
     if run.settings().get("objective") == linear.NAME:
         return LinearTrained(run)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 
 import headswap as api
 from conftest import review_rows, write_jsonl
-from headswap.errors import UsageError
+from headswap import cli
+from headswap.errors import DataError, UsageError
 from headswap.export.folder import PARITY, export
 from headswap.export.tokens import convert
+from headswap.exported import Exported
 from headswap.text import tokenizer
 from headswap.text.tokenizer import TokenizerPlan
 
@@ -145,9 +148,45 @@ def test_onnx_says_the_same(runs, tmp_path, base):
     found = export(run, "onnx", tmp_path / "labels", texts=TEXTS, int8=True)
     assert found["largest_difference"] < 1e-4 and found["same_best"] == 1
     assert found["int8"]["same_best"] >= 0.9
-    facts = json.loads((tmp_path / "labels" / "headswap.json").read_text())
-    assert facts["labels"] == list(api.load(run).labels)
+    ours, theirs = api.load(run), api.load(tmp_path / "labels")
+    assert isinstance(theirs, Exported) and theirs.labels == ours.labels
+    long = " ".join(TEXTS) * 20  # beyond what the model reads
+    texts = [*TEXTS, long, "", *TEXTS]
+    assert np.abs(ours.logits(texts) - theirs.logits(texts)).max() < 1e-4
+    small = api.load(tmp_path / "labels" / "model.int8.onnx")
+    together = small.logits(texts)
+    for text, row in zip(texts, together, strict=True):  # whoever stands beside it
+        assert np.abs(small.logits([text])[0] - row).max() < 1e-4
+    assert [one.label for one in small.predict(texts)] == [
+        theirs.labels[i] for i in together.argmax(1)
+    ]
     assert export(runs(base, base), "onnx", tmp_path / "v", view="vectors")["same_best"] > 0.99
+
+
+def test_an_exported_classifier_is_used_as_a_run(runs, tmp_path, capsys):
+    pytest.importorskip("onnxruntime")
+    runs("masked", "masked")
+    run = runs("masked-classifier", "classify", base="masked")
+    export(run, "onnx", tmp_path / "out")
+    data = tmp_path / "labelled.jsonl"
+    labels = api.load(run).labels
+    rows = [{"text": text, "label": labels[i % 2]} for i, text in enumerate(TEXTS)]
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    said = {}
+    for path in (run, tmp_path / "out"):
+        with pytest.raises(SystemExit):
+            cli.main(["evaluate", str(path), str(data), "--json"])
+        said[path] = json.loads(capsys.readouterr().out)
+    assert said[run] == pytest.approx(said[tmp_path / "out"], abs=1e-5)
+    with pytest.raises(UsageError, match="no labels"):
+        export(runs("masked", "masked"), "onnx", tmp_path / "base")
+        api.load(tmp_path / "base")
+    (tmp_path / "out" / "model.onnx").write_bytes(b"no model")
+    with pytest.raises(DataError, match="onnxruntime cannot load it"):
+        list(api.load(tmp_path / "out").predict(["a text"]))
+    (tmp_path / "out" / "headswap.json").write_text("{}")
+    with pytest.raises(DataError, match="not an exported model"):
+        api.load(tmp_path / "out")
 
 
 def test_the_classic_language_model_goes_to_onnx(runs, tmp_path):

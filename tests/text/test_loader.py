@@ -80,6 +80,14 @@ def test_ranks_share_one_global_order(world):
     assert rebuilt == whole
 
 
+def test_by_length_bounds_tokens():
+    lengths = [3, 90, 40, 30, 2, 41, 40]
+    groups = by_length(lengths, 3, 82)
+    assert groups == [[1], [5, 2], [6, 3], [0, 4]]
+    assert sorted(i for group in groups for i in group) == list(range(len(lengths)))
+    assert by_length([], 4, 10) == [] and by_length([5, 5, 5, 5], 3, 100) == [[0, 1, 2], [3]]
+
+
 def test_by_length_covers_everything_longest_first():
     groups = by_length([3, 9, 1, 9, 4], 2)
     assert groups == [[1, 3], [4, 0], [2]]

@@ -35,7 +35,7 @@ def serve(
     Parameters
     ----------
     runs
-        Finished runs; each is named after its folder.
+        Finished runs, or classifiers exported to ONNX; each is named after its folder.
     host
         The address to listen on. Any but this machine's own needs a token.
     port
@@ -61,10 +61,9 @@ def serve(
         raise ResourceError(
             f"serving needs {error.name}", fix="pip install 'headswap[serve]'"
         ) from error
-    from headswap.run import Run
     from headswap.use import load
 
-    models = {name: load(Run.open(path), device) for name, path in zip(names, runs, strict=True)}
+    models = {name: load(path, device) for name, path in zip(names, runs, strict=True)}
     limits = app.Limits(queue=queue, batch=batch)
     process = server.make(app.build(app.Server(models, limits), token), host, port)
     print(f"http://{host}:{port}", flush=True)

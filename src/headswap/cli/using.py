@@ -38,7 +38,7 @@ def predict(
     Parameters
     ----------
     run
-        A finished classifier.
+        A finished classifier, or the folder of one exported to ONNX.
     source
         A file of texts: .txt (one a line), .jsonl, .csv or .tsv. Without it, lines are read
         from standard input.
@@ -324,8 +324,10 @@ def _texts(text: list[str], source: Path | None, column: str | None = None) -> I
 def _neural(run: Path, device: str, verb: str) -> Trained:
     from headswap import api
     from headswap.linear import LinearTrained
+    from headswap.use import Trained
 
     loaded = api.load(run, device=device)
-    if isinstance(loaded, LinearTrained):
-        raise UsageError(f"a linear run cannot {verb}", where=run, fix="use a neural run")
+    if not isinstance(loaded, Trained):
+        kind = "a linear run" if isinstance(loaded, LinearTrained) else "an exported classifier"
+        raise UsageError(f"{kind} cannot {verb}", where=run, fix="use a neural run")
     return loaded

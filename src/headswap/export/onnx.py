@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import json
+import logging
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from headswap.errors import ResourceError, UsageError
-from headswap.nn.visibility import PADDING, Inputs, Rule, Visibility
+from headswap.exported import FACTS, FILE, SMALL_FILE
+from headswap.nn.attention import Attention, Cache, Rotation
+from headswap.nn.visibility import PADDING, Inputs, KernelMask, Rule, Visibility
 from headswap.objectives import Classify, Translate
 from headswap.objectives.base import pad_rows
 from headswap.objectives.language import HEAD
@@ -20,9 +26,10 @@ from headswap.text.tokenizer_json import JSON_FILE, JsonTokenizer
 from headswap.types import Table
 from headswap.use import Trained
 
-FILE = "model.onnx"
 CLOSE, SAME_LABELS = 1e-4, 0.99
 LENGTHS = (5, 17, 48)
+OPSET = 23  # the first with attention, rotary embeddings and RMS norms as one operator each
+AS_INT8 = ("MatMul", "Gemm", "Gather", "LSTM")
 
 
 class Wrapped(nn.Module):
@@ -44,6 +51,43 @@ class Wrapped(nn.Module):
         return result
 
 
+class OneOperator(nn.Module):
+    """Self-attention in the operators that ONNX has for it, which need no transposed copies."""
+
+    def __init__(self, attention: Attention) -> None:
+        super().__init__()
+        self.inner, self.heads = attention, attention.heads
+
+    def forward(
+        self,
+        x_BTD: Tensor,
+        mask: KernelMask,
+        rotation: Rotation | None = None,
+        cache: Cache | None = None,
+        places: Tensor | int | None = None,
+    ) -> Tensor:
+        q_BTD, k_BTD, v_BTD = self.inner.qkv(x_BTD).chunk(3, dim=-1)
+        mixed_BTD = torch.onnx.ops.attention(
+            self._placed(q_BTD, self.inner.q_norm, rotation),
+            self._placed(k_BTD, self.inner.k_norm, rotation),
+            v_BTD,
+            attn_mask=mask.mask_B1TS,
+            is_causal=mask.causal,
+            q_num_heads=self.heads,
+            kv_num_heads=self.heads,
+        )[0]
+        result: Tensor = self.inner.out(mixed_BTD)
+        return result
+
+    def _placed(self, x_BTD: Tensor, norm: nn.Module, rotation: Rotation | None) -> Tensor:
+        if not isinstance(norm, nn.Identity):
+            x_BTD = norm(x_BTD.reshape(*x_BTD.shape[:2], self.heads, -1)).flatten(-2)
+        if rotation is None:
+            return x_BTD
+        cos, sin = (part[:, 0].expand(x_BTD.shape[0], -1, -1) for part in rotation)
+        return torch.onnx.ops.rotary_embedding(x_BTD, cos, sin, num_heads=self.heads)
+
+
 def write(trained: Trained, folder: Path, view: str | None, texts: list[str], int8: bool) -> Table:
     """Write the file and check it at several lengths; with ``int8`` a second, smaller one."""
     runtime = _libraries()
@@ -52,33 +96,59 @@ def write(trained: Trained, folder: Path, view: str | None, texts: list[str], in
     ids = torch.randint(4, trained.tokens.size, (2, min(9, trained.settings.model.length)))
     path = folder / FILE
     free = {0: torch.export.Dim("batch"), 1: torch.export.Dim("length")}
-    with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore")
+    with _quiet(), torch.no_grad():
         torch.onnx.export(
-            module,
+            _in_operators(module),
             (ids, torch.ones_like(ids)),
             str(path),
             input_names=["input_ids", "attention_mask"],
             output_names=[what],
             dynamic_shapes={"input_ids": free, "attention_mask": free},
+            opset_version=OPSET,
             dynamo=True,
             external_data=False,
             verbose=False,
         )
     facts = _facts(trained, what, rule)
-    (folder / "headswap.json").write_text(json.dumps(facts, ensure_ascii=False, indent=1), "utf-8")
+    (folder / FACTS).write_text(json.dumps(facts, ensure_ascii=False, indent=1), "utf-8")
     trained.tokens.save(folder)
     found = _parity(runtime, path, trained, module, texts, CLOSE)
     if int8:
         import onnx
         from onnxruntime.quantization import QuantType, quantize_dynamic
 
-        small = folder / "model.int8.onnx"
+        small = folder / SMALL_FILE
         graph = onnx.load(str(path))
         del graph.graph.value_info[:]  # shapes that the quantizer would take for its own
-        quantize_dynamic(graph, str(small), weight_type=QuantType.QInt8)
+        with _quiet():
+            quantize_dynamic(
+                graph, str(small), weight_type=QuantType.QInt8, op_types_to_quantize=list(AS_INT8)
+            )
         found["int8"] = _parity(runtime, small, trained, module, texts, None)
     return found
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the exporter's remarks on itself."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
+
+
+def _in_operators(module: Wrapped) -> Wrapped:
+    """A copy with every self-attention in ONNX's own operators."""
+    model = copy.deepcopy(module)
+    for layer in list(model.modules()):
+        for name, part in layer.named_children():
+            if isinstance(part, Attention):
+                setattr(layer, name, OneOperator(part))
+    return model
 
 
 def _what(trained: Trained, view: str | None) -> tuple[str, Rule]:
@@ -112,6 +182,8 @@ def _facts(trained: Trained, what: str, rule: Rule) -> Table:
         "pad": tokens.pad,
         "length": trained.settings.model.length,
         "labels": list(getattr(objective, "labels", ())),
+        "long": getattr(objective, "long", "head"),
+        "clean": list(trained.settings.data.clean),
         "tokenizer": JSON_FILE
         if isinstance(tokens, JsonTokenizer)
         else "sentencepiece.model, renumbered where tokenizer.json says so",

@@ -17,7 +17,7 @@ from headswap.nn.model import Model
 from headswap.nn.spec import HeadSpec, Pool, Stack
 from headswap.nn.visibility import Inputs, Rule, Visibility
 from headswap.objectives.base import Batch, Context, Objective, Targets, Term, pad_rows, register
-from headswap.text.loader import Labelled
+from headswap.text.loader import Labelled, fitted
 from headswap.text.tokenizer import MASK, Tokenizer
 from headswap.types import Ids
 
@@ -84,10 +84,8 @@ class Classify:
         future is visible (a causal base has never read beyond ``</s>``)."""
         ending = [] if self.sees == "causal" else [tokens.eos]
         room = self.room(stack)
-        parts = [ids[:room]]
-        if len(ids) > room and self.long == "head+tail":
-            parts = [np.concatenate([ids[: room // 2], ids[room // 2 - room :]])]
-        elif len(ids) > room and self.long == "windows":
+        parts = [fitted(ids, room, self.long)]
+        if len(ids) > room and self.long == "windows":
             stride = max(1, room // 2)
             starts = range(0, len(ids) - room + stride, stride)[:MOST_WINDOWS]
             parts = [ids[min(start, len(ids) - room) :][:room] for start in starts]

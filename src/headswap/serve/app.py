@@ -58,12 +58,16 @@ class Server:
         self.queue = Batcher(limits.batch, limits.queue)
         self.answered: dict[tuple[str, int], int] = {}
         self.seconds = 0.0
+        self.received = 0
 
     def count(self, path: str, status: int) -> None:
         self.answered[path, status] = self.answered.get((path, status), 0) + 1
 
     def spend(self, seconds: float) -> None:
         self.seconds += seconds
+
+    def receive(self, size: int) -> None:
+        self.received += size
 
     def model(self, request: Request) -> tuple[str, Loaded]:
         name = request.path_params["model"]
@@ -229,6 +233,8 @@ class Server:
             ),
             "# TYPE headswap_request_seconds_total counter",
             f"headswap_request_seconds_total {self.seconds:.6f}",
+            "# TYPE headswap_body_bytes_total counter",
+            f"headswap_body_bytes_total {self.received}",
             "# TYPE headswap_batches_total counter",
             f"headswap_batches_total {self.queue.batches}",
             "# TYPE headswap_batched_items_total counter",
@@ -303,7 +309,7 @@ def build(server: Server, token: str | None = None) -> Starlette:
         lifespan=lifespan,
         middleware=[
             Middleware(Watch, answered=server.count, spent=server.spend),
-            Middleware(Guard, token=token, body=server.limits.body),
+            Middleware(Guard, token=token, body=server.limits.body, received=server.receive),
         ],
         exception_handlers=HANDLERS,
     )

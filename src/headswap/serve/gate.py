@@ -62,8 +62,10 @@ PATHS = {
 class Guard:
     """Refuses strangers, and bodies that are too long before they are read."""
 
-    def __init__(self, app: ASGIApp, token: str | None, body: int) -> None:
-        self.app, self.token, self.body = app, token, body
+    def __init__(
+        self, app: ASGIApp, token: str | None, body: int, received: Callable[[int], None]
+    ) -> None:
+        self.app, self.token, self.body, self.received = app, token, body, received
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -86,7 +88,9 @@ class Guard:
         async def counted() -> Message:
             nonlocal read
             message = await receive()
-            read += len(message.get("body", b""))
+            size = len(message.get("body", b""))
+            self.received(size)
+            read += size
             if read > self.body:
                 raise Refused(413, "the body is too long", f"send at most {self.body:,} bytes")
             return message

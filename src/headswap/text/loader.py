@@ -282,11 +282,26 @@ class TokenLoader(Generic[E]):
         return [parts[int(i)] for i in turn]
 
 
-def by_length(lengths: Sequence[int], batch: int) -> list[list[int]]:
+def fitted(ids: Ids, room: int, long: str) -> Ids:
+    """The part of a text that fits: its head, or with ``head+tail`` half of it from the end."""
+    if len(ids) > room and long == "head+tail":
+        return np.concatenate([ids[: room // 2], ids[room // 2 - room :]])
+    return ids[:room]
+
+
+def by_length(lengths: Sequence[int], batch: int, tokens: int | None = None) -> list[list[int]]:
     """Indices in batches of similar length, longest first: for evaluation, where order is
-    free and the largest batch should fail first if memory is short."""
-    order = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
-    return [order[i : i + batch] for i in range(0, len(order), batch)]
+    free and the largest batch should fail first if memory is short. ``tokens`` bounds a batch
+    too, its padding counted; a longer text goes alone."""
+    batches: list[list[int]] = []
+    for i in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
+        last = batches[-1] if batches else []
+        full = tokens is not None and last and (len(last) + 1) * lengths[last[0]] > tokens
+        if full or len(last) == batch or not batches:
+            batches.append([i])
+        else:
+            last.append(i)
+    return batches
 
 
 def share(examples: Sequence[E], rank: int, world: int) -> Sequence[E]:

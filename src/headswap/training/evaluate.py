@@ -41,13 +41,16 @@ def evaluate(
     batch: int,
     precision: torch.dtype,
     ranks: Ranks = ALONE,
+    most: int | None = None,
 ) -> Evaluation:
-    """The loss of a model on examples; a classifier's logits too. Ranks take batches in turn,
-    and their results are put together in the order in which one process would make them."""
-    groups = list(enumerate(by_length([len(example.ids) for example in examples], batch)))
+    """The loss of a model on examples; a classifier's logits too. Batches have up to ``batch``
+    examples and ``most`` tokens. Ranks take them in turn, and their results are put together in
+    the order in which one process would make them."""
+    groups = list(enumerate(by_length([len(example.ids) for example in examples], batch, most)))
     turns = [(view, number, group) for view in objective.views() for number, group in groups]
     training = model.training
-    model.eval()
+    if training:  # each switch walks all modules
+        model.eval()
     mine: list[Found] = []
     with torch.no_grad(), autocast(model.device, precision):
         for view, number, group in share(turns, ranks.rank, ranks.world):
@@ -63,7 +66,8 @@ def evaluate(
                     for name, term in view.loss(model, made).items()
                 }
             )
-    model.train(training)
+    if training:
+        model.train()
     totals: dict[str, float] = {}
     counts: dict[str, float] = {}
     logits: dict[int, np.ndarray] = {}
