@@ -13,6 +13,7 @@ import numpy as np
 
 from headswap import config, metrics, predictions
 from headswap.errors import StorageError
+from headswap.experiment import voting
 from headswap.experiment.design import CHECK, EXAMPLES, PLAN, PROVENANCE, Folder
 from headswap.experiment.plan import Arm, Plan
 from headswap.predictions import Predictions
@@ -141,6 +142,7 @@ def compute(path: Path) -> Table:
         "leaked_test_texts": int(found.leaked_N.sum()),
         "arms": [_arm(found, cell) for cell in found.cells.values()],
         "differences": _differences(found),
+        "votes": _votes(found),
         "worth": _worth(found),
         "epochs": [_epochs(found, arm) for arm in plan.arms if arm.neural],
         "trials": _trials(found),
@@ -243,6 +245,14 @@ def _difference(one: Cell, two: Cell) -> Table:
         "over_seeds": None if over_seeds is None else asdict(over_seeds),
         "over_texts": asdict(stats.over_texts(one.right_SN, two.right_SN)),
     }
+
+
+def _votes(found: Experiment) -> list[Table]:
+    """What the seeds say together at the main size; nothing where there is one seed."""
+    if found.plan.seeds < 2:
+        return []
+    cells = [found.main(arm.name) for arm in found.plan.arms if arm.neural]
+    return voting.votes(cells, found.main("linear"), found.leaked_N)
 
 
 def _worth(found: Experiment) -> list[Table]:
