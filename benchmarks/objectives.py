@@ -3,7 +3,8 @@
     HEADSWAP_DATA=… python benchmarks/objectives.py --out docs/results/objectives.json
 
 Pretrains the recipe ``small`` with each objective on French text and on IMDb reviews, with
-one tokenizer a corpus and the same training FLOPs, and scores the English models on BLiMP.
+one tokenizer a corpus and the same training FLOPs, several seeds each. Every base is fine-tuned
+on cls-books or IMDb by ``headswap transfer``; the English ones are also scored on BLiMP.
 """
 
 from __future__ import annotations
@@ -11,9 +12,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from common import headswap
+from english_small import write_text as write_imdb
 
 from headswap import ledger, settings
 
@@ -24,7 +29,11 @@ CORPORA = {
         "french-reviews/reviews.jsonl.xz",
         "french-reviews/book-reviews.jsonl.xz",
     ),
-    "imdb": ("aclImdb/train.jsonl.xz", "aclImdb/unsup.txt.xz"),
+    "imdb": (),
+}
+TASKS = {
+    "french": ("cls-books/train.jsonl.gz", "cls-books/valid.jsonl.gz", "cls-books/test.jsonl.gz"),
+    "imdb": ("aclImdb/train.jsonl.xz", "aclImdb/test.jsonl.xz"),
 }
 OBJECTIVES = {
     "causal": ("causal", []),
@@ -34,8 +43,8 @@ OBJECTIVES = {
 }
 
 
-def flops_a_token(objective: str) -> float:
-    chosen = settings.resolve(objective, "small")
+def flops_a_token(objective: str, recipe: str) -> float:
+    chosen = settings.resolve(objective, recipe)
     stack, made = chosen.model, chosen.objective
     causal = made.visibility == "causal"
     heads = made.heads(stack, chosen.tokenizer.vocabulary)
@@ -51,45 +60,112 @@ def curve(run: Path) -> list[dict[str, float]]:
     ]
 
 
+def texts(data: Path, corpus: str, runs: Path) -> list[Path]:
+    """What is read; of IMDb nothing that stands in test."""
+    if corpus != "imdb":
+        return [data / path for path in CORPORA[corpus]]
+    cleaned = runs / "imdb.txt"
+    if not cleaned.exists():
+        runs.mkdir(parents=True, exist_ok=True)
+        write_imdb(data / "aclImdb", cleaned)
+    return [cleaned]
+
+
+def pretrained(
+    data: Path, corpus: str, name: str, seed: int, words: Path | None, options: Any
+) -> Path:
+    """One base, made or found done."""
+    objective, changes = OBJECTIVES[name]
+    out: Path = options.runs / f"{corpus}-{name.replace(' ', '-')}-{seed}"
+    if not (out / "manifest.json").exists():
+        headswap(
+            "train", objective, *texts(data, corpus, options.runs),
+            "--recipe", options.recipe, "--tokens", tokens_of(objective, options),
+            "--batch", options.batch, "--seed", seed, "--out", out,
+            "--set", "data.clean=['html']", "--set", "train.evaluate_every=200",
+            *([] if words is None else ["--tokenizer", words]),
+            *(f"--set={change}" for change in changes), "--device", options.device,
+        )  # fmt: skip
+    return out
+
+
+def tokens_of(objective: str, options: Any) -> int:
+    causal = flops_a_token("causal", options.recipe)
+    return round(options.tokens * causal / flops_a_token(objective, options.recipe))
+
+
+def fine_tuned(data: Path, corpus: str, bases: list[Path], options: Any) -> dict[str, Any]:
+    """What each base's classifiers score, by the base's name."""
+    out = options.runs / f"transfer-{corpus}"
+    if not (out / "report.json").exists():
+        tables = [data / name for name in TASKS[corpus]]
+        arguments: list[object] = ["transfer", tables[0], "--test", tables[-1]]
+        arguments += ["--valid", tables[1]] if len(tables) > 2 else []
+        arguments += [part for base in bases for part in ("--from", base)]
+        arguments += ["--labels", options.labels, "--seeds", options.seeds, "--no-probe"]
+        arguments += ["--workers", options.workers] if options.workers else []
+        headswap(
+            *arguments, "--clean", "html", "--minutes", 600, "--out", out,
+            "--device", options.device, quiet=False,
+        )  # fmt: skip
+    found = json.loads((out / "report.json").read_text("utf-8"))
+    kept = ("kind", "accuracy", "accuracy_by_seed", "over_texts", "valid_accuracy")
+    return {row["name"]: {key: row[key] for key in kept} for row in found["arms"]}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--out", type=Path, required=True, help="the result file")
     parser.add_argument("--runs", type=Path, default=Path("runs/objectives"))
+    parser.add_argument("--recipe", default="small")
     parser.add_argument("--tokens", type=int, default=30_000_000, help="for the causal model")
+    parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--corpora", default=",".join(CORPORA))
+    parser.add_argument("--seeds", type=int, default=3, help="of pretraining, and of fine-tuning")
+    parser.add_argument("--labels", type=int, default=1_600, help="to fine-tune on")
+    parser.add_argument("--jobs", type=int, default=1, help="bases made side by side")
+    parser.add_argument("--workers", type=int, help="classifiers made side by side")
     parser.add_argument("--device", default="auto")
     options = parser.parse_args()
     data = Path(os.environ["HEADSWAP_DATA"])
-    budget = options.tokens * flops_a_token("causal")
-    results: dict[str, dict[str, object]] = {}
+    found = json.loads(options.out.read_text()) if options.out.exists() else {}
+    results = found.get("results", {})
     for corpus in options.corpora.split(","):
-        first: Path | None = None
-        for name, (objective, changes) in OBJECTIVES.items():
-            out = options.runs / f"{corpus}-{name.replace(' ', '-')}"
-            tokens = round(budget / flops_a_token(objective))
-            words = [] if first is None else ["--tokenizer", first]
-            if not (out / "manifest.json").exists():
-                headswap(
-                    "train", objective, *(data / path for path in CORPORA[corpus]),
-                    "--recipe", "small", "--tokens", tokens, "--batch", 128, "--out", out,
-                    "--set", "data.clean=['html']", "--set", "train.evaluate_every=200",
-                    *words, *(f"--set={change}" for change in changes), "--device", options.device,
-                )  # fmt: skip
-            first = first or out / "tokenizer" / "sentencepiece.model"
-            found: dict[str, object] = {"tokens": tokens, "valid_curve": curve(out)}
+        first = pretrained(data, corpus, "causal", 0, None, options)
+        words = first / "tokenizer" / "sentencepiece.model"
+        wanted = [(name, seed) for name in OBJECTIVES for seed in range(options.seeds)]
+        make = partial(pretrained, data, corpus, words=words, options=options)
+        with ThreadPoolExecutor(options.jobs) as pool:
+            bases = dict(zip(wanted, pool.map(make, *zip(*wanted, strict=True)), strict=True))
+        scores = fine_tuned(data, corpus, list(bases.values()), options)
+        results[corpus] = {}
+        for name, (objective, _) in OBJECTIVES.items():
+            mine = [bases[name, seed] for seed in range(options.seeds)]
+            row: dict[str, Any] = {
+                "tokens": tokens_of(objective, options),
+                "valid_curve": curve(mine[0]),
+                "accuracy": [scores[base.name]["accuracy_by_seed"] for base in mine],
+            }
             if corpus == "imdb":
                 pairs = data / "blimp/blimp.jsonl.xz"
-                done = headswap("evaluate", out, pairs, "--json", "--device", options.device)
-                found["blimp"] = json.loads(done.stdout)
-            results.setdefault(corpus, {})[name] = found
-            print(corpus, name, found["valid_curve"][-1], flush=True)  # type: ignore[index]
-            options.out.parent.mkdir(parents=True, exist_ok=True)
-            table = {
-                "command": f"python benchmarks/objectives.py --tokens {options.tokens}",
-                "training_flops": budget,
-                "results": results,
-            }
-            options.out.write_text(json.dumps(table, indent=1) + "\n")
+                said = [
+                    headswap("evaluate", base, pairs, "--json", "--device", options.device).stdout
+                    for base in mine
+                ]
+                row["blimp"] = [json.loads(one) for one in said]
+            results[corpus][name] = row
+        others = {name: row for name, row in scores.items() if row["kind"] != "pretrained"}
+        results[corpus]["beside"] = others
+        table = {
+            "command": f"python benchmarks/objectives.py --tokens {options.tokens} "
+            f"--seeds {options.seeds} --labels {options.labels}",
+            "training_flops": options.tokens * flops_a_token("causal", options.recipe),
+            "labels": options.labels,
+            "results": results,
+        }
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        options.out.write_text(json.dumps(table, indent=1) + "\n")
+        print(corpus, {name: row.get("accuracy") for name, row in results[corpus].items()})
 
 
 if __name__ == "__main__":

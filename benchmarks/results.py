@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable
+import statistics
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -28,17 +29,51 @@ def transfer() -> str:
         "docs/results/transfer.json`). Intervals are 95%, over test texts and over seeds.",
     ]
     for name, found in load("transfer").items():
-        lines += ["", f"### {name}", "", "```sh", found["command"], "```", "", found["verdict"], ""]
-        lines += ["| arm | labels | test accuracy | over texts | over seeds |"]
+        lines += experiment(name, found)
+    return "\n".join(lines)
+
+
+def experiment(name: str, found: dict[str, Any]) -> list[str]:
+    """The command, the verdict and the arms of one experiment; its votes where it has some."""
+    lines = ["", f"### {name}", "", "```sh", found["command"], "```", "", found["verdict"], ""]
+    lines += ["| arm | labels | test accuracy | over texts | over seeds |", "|---|---|---|---|---|"]
+    for row in found["arms"]:
+        seeds = row["over_seeds"]
+        shown = "–" if seeds is None else f"{seeds[0]:.3f} to {seeds[1]:.3f}"
+        lines.append(
+            f"| {row['name']} | {row['labels']:,} | {row['accuracy']:.3f} | "
+            f"{span(row['over_texts'])} | {shown} |"
+        )
+    votes = found.get("votes", [])
+    if votes:
+        lines += ["", "| seeds that vote | accuracy | over texts | over linear | without leaks |"]
         lines += ["|---|---|---|---|---|"]
-        for row in found["arms"]:
-            seeds = row["over_seeds"]
-            shown = "–" if seeds is None else f"{seeds[0]:.3f} to {seeds[1]:.3f}"
-            low, high = row["over_texts"]
-            lines.append(
-                f"| {row['name']} | {row['labels']:,} | {row['accuracy']:.3f} | "
-                f"{low:.3f} to {high:.3f} | {shown} |"
-            )
+    for row in votes:
+        share = row["linear_share"]
+        who = row["name"] + ("" if share is None else f" with {share:.0%} linear")
+        over = row["over_linear"]
+        gain = f"{row['gain_over_linear']:+.3f} [{over['low']:.3f}, {over['high']:.3f}]"
+        lines.append(
+            f"| {who} | {row['accuracy']:.3f} | {span(row['over_texts'])} | "
+            f"{'–' if row['name'] == 'linear' else gain} | {row['accuracy_without_leaks']:.3f} |"
+        )
+    return lines
+
+
+def span(bounds: Sequence[float]) -> str:
+    return f"{bounds[0]:.3f} to {bounds[1]:.3f}"
+
+
+def records() -> str:
+    lines = [
+        "## Records",
+        "",
+        "Bases of 49 million parameters, pretrained and fine-tuned on one GPU "
+        "(`python benchmarks/records.py --only books --variants --out docs/results/records.json`, "
+        "and `--only imdb`). Rates are chosen on validation; every arm is scored on test once.",
+    ]
+    for name, found in load("records").items():
+        lines += experiment(name, found)
     return "\n".join(lines)
 
 
@@ -119,7 +154,7 @@ def objectives() -> str:
         "## Objectives at equal compute",
         "",
         "The recipe `small` pretrained with each objective at the same training FLOPs "
-        f"({found['training_flops']:.2e}), one tokenizer a corpus, one seed, on one GPU. Losses of "
+        f"({found['training_flops']:.2e}), one tokenizer a corpus, on one GPU. Losses of "
         "different objectives measure different things and are not comparable with each other; "
         "BLiMP (67,000 English minimal pairs, of which chance gets half) is, within a way of "
         "scoring: the chain rule for causal, pseudo-likelihood for masked models.",
@@ -134,6 +169,8 @@ def objectives() -> str:
     ]
     for corpus, arms in found["results"].items():
         for name, arm in arms.items():
+            if name == "beside":
+                continue
             first, last = arm["valid_curve"][0], arm["valid_curve"][-1]
             kinds = [key for key in last if key.startswith("loss_")] or ["loss"]
             losses = "; ".join(
@@ -141,14 +178,35 @@ def objectives() -> str:
                 f"{first[kind]:.2f} to {last[kind]:.2f}"
                 for kind in kinds
             )
-            pairs = arm.get("blimp", {})
+            pairs = arm.get("blimp", [])
             cells = [
-                f"{pairs[key]:.3f}" if key in pairs else ""
+                f"{statistics.fmean(one[key] for one in pairs):.3f}"
+                if pairs and key in pairs[0]
+                else ""
                 for key in ("accuracy_causal", "accuracy_masked")
             ]
             lines.append(
                 f"| {corpus} | {name} | {arm['tokens']:,} | {losses} | {' | '.join(cells)} |"
             )
+    tuned = {corpus: arms for corpus, arms in found["results"].items() if "beside" in arms}
+    if tuned:
+        lines += [
+            "",
+            f"Fine-tuned on {found['labels']:,} labels of cls-books (French) and of IMDb: test "
+            "accuracy by seed of pretraining, each the mean of as many seeds of fine-tuning.",
+            "",
+            "| task | objective | mean | by seed of pretraining |",
+            "|---|---|---|---|",
+        ]
+    for corpus, arms in tuned.items():
+        for name, arm in arms.items():
+            if name == "beside":
+                for other, row in arm.items():
+                    lines.append(f"| {corpus} | {other} | {row['accuracy']:.4f} | |")
+                continue
+            means = [statistics.fmean(seeds) for seeds in arm["accuracy"]]
+            shown = ", ".join(f"{mean:.4f}" for mean in means)
+            lines.append(f"| {corpus} | {name} | {statistics.fmean(means):.4f} | {shown} |")
     return "\n".join(lines)
 
 
@@ -585,7 +643,7 @@ def page() -> str:
         "# Results\n\nMade by `python benchmarks/results.py` from the files in `docs/results`. "
         "Commands that need a corpus read it from the folder that `HEADSWAP_DATA` names."
     )
-    parts = [transfer(), course(), objectives(), multi30k(), warm_start()]
+    parts = [*optional(records), transfer(), course(), objectives(), multi30k(), warm_start()]
     parts += [translate_speed(), planner(), complexity()]
     parts += optional(mixers, heads, lengths, parity, inference, load_figures)
     parts += [scoring(), kills(), memory(), sharding()]
