@@ -1,9 +1,10 @@
-"""Memory stays flat: predictions for a million lines, pretraining on two gigabytes.
+"""Memory and speed stay flat: predictions for a million lines, pretraining on two gigabytes.
 
     python benchmarks/memory.py --out docs/results/memory.json
 
 Both commands run as a user would run them, on text that this script makes up, while the
-anonymous resident memory of the process (what it holds beyond mapped files) is sampled.
+anonymous resident memory of the process (what it holds beyond mapped files) is sampled. What
+pretraining says of its speed is kept too, and when its first step was done.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import argparse
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 import tempfile
@@ -45,7 +47,8 @@ def write_text(path: Path, size: int) -> None:
 
 
 def watched(arguments: list[str], environment: dict[str, str]) -> dict[str, float]:
-    """Run a headswap command; its peak anonymous memory, and how it stood over time."""
+    """Run a headswap command; its peak anonymous memory, and how it stood over time; of a
+    training its speed."""
     started = time.monotonic()
     command = [sys.executable, "-m", "headswap", *arguments]
     with tempfile.TemporaryFile() as errors:
@@ -53,6 +56,8 @@ def watched(arguments: list[str], environment: dict[str, str]) -> dict[str, floa
             command, stdout=subprocess.DEVNULL, stderr=errors, env=environment
         )
         samples = []
+        begun = None
+        steps = Path(arguments[arguments.index("--out") + 1]) / "metrics.jsonl"
         while process.poll() is None:
             try:
                 status = Path(f"/proc/{process.pid}/status").read_text()
@@ -61,16 +66,22 @@ def watched(arguments: list[str], environment: dict[str, str]) -> dict[str, floa
             for line in status.splitlines():
                 if line.startswith("RssAnon:"):
                     samples.append(int(line.split()[1]) / 1024)
-            time.sleep(0.2)
+            if begun is None and steps.exists() and '"train"' in steps.read_text():
+                begun = time.monotonic() - started
+            time.sleep(0.1)
         if process.wait():
             errors.seek(0)
             raise SystemExit(errors.read().decode())
+        errors.seek(0)
+        speeds = re.findall(r"([\d.]+)k tokens/s", errors.read().decode())
     half = len(samples) // 2
     return {
         "peak_mib": round(max(samples)),
         "peak_of_first_half_mib": round(max(samples[:half])),
         "peak_of_second_half_mib": round(max(samples[half:])),
         "seconds": round(time.monotonic() - started),
+        **({} if begun is None else {"seconds_to_first_step": round(begun, 1)}),
+        **({"tokens_a_second": round(1_000 * float(speeds[-1]))} if speeds else {}),
     }
 
 
@@ -103,11 +114,12 @@ def main() -> None:
                     stream.write(f"line number {i} of many\n")
             arguments = ["predict", f"{name}/clf", str(lines), "--out", f"{name}/out.jsonl"]
             results[f"predict {count:,} lines"] = watched(arguments, environment)
-        for megabytes in (options.megabytes // 20, options.megabytes):
+        for megabytes in (1, 10, 100, options.megabytes):
             text = folder / "text.txt"
             write_text(text, megabytes * 10**6)
             arguments = ["train", "causal", str(text), "--out", f"{name}/base-{megabytes}"]
-            arguments += ["--recipe", "tiny", "--steps", "30", "--documents", "line"]
+            arguments += ["--recipe", "tiny", "--steps", "150", "--documents", "line"]
+            arguments += ["--set=train.log_every=1", "--set=train.evaluate_every=150"]
             results[f"pretrain on {megabytes:,} MB"] = watched(arguments, environment)
     print(json.dumps(results, indent=1))
     if options.out:

@@ -210,29 +210,59 @@ def objectives() -> str:
     return "\n".join(lines)
 
 
+def optimizers() -> str:
+    found = load("optimizers")
+    lines = [
+        "## AdamW against Muon",
+        "",
+        "The same causal model on the same batches, each optimizer at the best of its rates "
+        f"(`{found['command']} --out docs/results/optimizers.json`), and how far each is from the "
+        f"loss that the worse one ends at, {found['goal']:.3f}. The matrices of the layers are "
+        "Muon's; the rest is AdamW's in both.",
+        "",
+        "| optimizer | best rate | last validation loss | steps to that loss | tokens/s |",
+        "|---|---|---|---|---|",
+    ]
+    for name, row in found["optimizers"].items():
+        lines.append(
+            f"| {name} | {row['rate']:g} | {row['loss']:.3f} | {row['steps_to_goal']:,.0f} | "
+            f"{row['tokens_a_second']:,.0f} |"
+        )
+    lines += [
+        "",
+        f"Muon takes {found['muon_needs_steps']:.2f} times AdamW's steps and "
+        f"{found['muon_needs_time']:.2f} times its time.",
+    ]
+    return "\n".join(lines)
+
+
 def memory() -> str:
     found = load("memory")
     lines = [
         "## Memory",
         "",
-        "Peak anonymous resident memory of the whole process, libraries included.",
+        "Peak anonymous resident memory of the whole process, libraries included; of pretraining "
+        "also when the first step was done, tokenizer and all, and how fast the steps were.",
         "",
         "```sh",
         found["command"] + " --out docs/results/memory.json",
         "```",
         "",
-        "| what | peak MiB | in the first half | in the second half | seconds |",
-        "|---|---|---|---|---|",
+        "| what | peak MiB | in the first half | in the second half | seconds | to the first step "
+        "| tokens/s |",
+        "|---|---|---|---|---|---|---|",
     ]
     for name, figures in found.items():
         if name != "command":
             cells = " | ".join(
-                f"{figures[key]:,}"
+                f"{figures[key]:,}" if key in figures else ""
                 for key in (
                     "peak_mib",
                     "peak_of_first_half_mib",
                     "peak_of_second_half_mib",
                     "seconds",
+                    "seconds_to_first_step",
+                    "tokens_a_second",
                 )
             )
             lines.append(f"| {name} | {cells} |")
@@ -635,6 +665,14 @@ def sharding() -> str:
         )
         + f" All results {'are' if found['identical'] else 'are NOT'} the same bytes.",
     ]
+    if large := found.get("large"):
+        one, four = large["seconds"]["1"], large["seconds"]["4"]
+        lines += [
+            "",
+            f"{large['megabytes']:,} MB by one worker took {one:.0f} s, by four on the same "
+            f"{found['cores']} cores {four:.0f} s; the results "
+            f"{'are' if large['identical'] else 'are NOT'} the same bytes.",
+        ]
     return "\n".join(lines)
 
 
@@ -645,7 +683,7 @@ def page() -> str:
     )
     parts = [*optional(records), transfer(), course(), objectives(), multi30k(), warm_start()]
     parts += [translate_speed(), planner(), complexity()]
-    parts += optional(mixers, heads, lengths, parity, inference, load_figures)
+    parts += optional(optimizers, mixers, heads, lengths, parity, inference, load_figures)
     parts += [scoring(), kills(), memory(), sharding()]
     return "\n\n".join([head, *parts]) + "\n"
 

@@ -1,4 +1,4 @@
-"""Sharding by two workers beside one: how much faster, and to the same bytes.
+"""Sharding by two workers beside one, and a large text by four: how fast, and to the same bytes.
 
     python benchmarks/sharding.py --out docs/results/sharding.json
 
@@ -14,6 +14,7 @@ import argparse
 import hashlib
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -25,6 +26,8 @@ import memory
 
 from headswap.text import corpus, tokenizer
 from headswap.text.tokenizer import TokenizerPlan
+
+LARGE_SHARD_MEGABYTES = 32
 
 
 def busy() -> float:
@@ -47,7 +50,7 @@ def seconds(arguments: list[str], out: Path, workers: int) -> tuple[float, float
     for number in range(workers):
         part = ["--out", str(out), "--part", f"{number + 1}/{workers}"]
         command = [sys.executable, "-m", "headswap", "shards", *arguments, *part]
-        pinned = ["taskset", "-c", str(number), *command]
+        pinned = ["taskset", "-c", str(number % (os.cpu_count() or 1)), *command]
         running.append(subprocess.Popen(pinned, stdout=subprocess.DEVNULL))
     used = []
     for process in running:
@@ -72,11 +75,14 @@ def main() -> None:
     parser.add_argument("--text-megabytes", type=int, default=128)
     parser.add_argument("--shard-megabytes", type=int, default=4)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--large-megabytes", type=int, default=2_000, help="for four workers")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         text = folder / "text.txt"
         memory.write_text(text, options.text_megabytes * 10**6)
+        large = folder / "large.txt"
+        memory.write_text(large, options.large_megabytes * 10**6)
         plan = TokenizerPlan(vocabulary=8_000, sample_megabytes=5)
         (folder / "words").mkdir()
         reading = corpus.Reading("line")
@@ -93,6 +99,15 @@ def main() -> None:
                 digests.add(digest(out))
                 clock, cpu = tries[workers][-1]
                 print(f"{workers}: {clock:.1f} s, CPU {cpu:.1f} s, {others[-1]:.0%} busy before")
+        given = [str(large), *arguments[1:-1], str(LARGE_SHARD_MEGABYTES)]
+        whole: dict[str, float] = {}
+        same = set()
+        for workers in (1, 4):
+            out = folder / f"large-{workers}"
+            whole[str(workers)] = seconds(given, out, workers)[0]
+            same.add(digest(out))
+            shutil.rmtree(out)
+            print(f"{options.large_megabytes} MB by {workers}: {whole[str(workers)]:.0f} s")
     medians = {
         kind: [statistics.median(one[place] for one in tries[workers]) for workers in tries]
         for place, kind in enumerate(("clock", "cpu"))
@@ -106,6 +121,11 @@ def main() -> None:
         "times_as_fast": {kind: one / two for kind, (one, two) in medians.items()},
         "identical": len(digests) == 1,
         "busy_before": others,
+        "large": {
+            "megabytes": options.large_megabytes,
+            "seconds": whole,
+            "identical": len(same) == 1,
+        },
     }
     print(json.dumps(found, indent=1))
     if options.out:
