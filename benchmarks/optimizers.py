@@ -14,6 +14,7 @@ import argparse
 import json
 import re
 import statistics
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ def losses(run: Path) -> list[tuple[int, float]]:
 
 def steps_to(curve: list[tuple[int, float]], goal: float) -> float:
     """When the curve first comes down to the goal, read between its points."""
-    for (step, loss), (later, lower) in zip(curve, curve[1:], strict=False):
+    for (step, loss), (later, lower) in pairwise(curve):
         if lower <= goal:
             return step + (later - step) * (loss - goal) / max(loss - lower, 1e-9)
     return float("inf")
