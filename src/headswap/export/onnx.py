@@ -52,11 +52,14 @@ class Wrapped(nn.Module):
 
 
 class OneOperator(nn.Module):
-    """Self-attention in the operators that ONNX has for it, which need no transposed copies."""
+    """Self-attention in the operators that ONNX has for it, which need no transposed copies.
 
-    def __init__(self, attention: Attention) -> None:
+    Padding is on the right: a causal model needs no mask against it.
+    """
+
+    def __init__(self, attention: Attention, rule: Rule) -> None:
         super().__init__()
-        self.inner, self.heads = attention, attention.heads
+        self.inner, self.heads, self.causal = attention, attention.heads, rule == "causal"
 
     def forward(
         self,
@@ -67,12 +70,13 @@ class OneOperator(nn.Module):
         places: Tensor | int | None = None,
     ) -> Tensor:
         q_BTD, k_BTD, v_BTD = self.inner.qkv(x_BTD).chunk(3, dim=-1)
+        assert mask.mask_B1TS is not None
         mixed_BTD = torch.onnx.ops.attention(
             self._placed(q_BTD, self.inner.q_norm, rotation),
             self._placed(k_BTD, self.inner.k_norm, rotation),
             v_BTD,
-            attn_mask=mask.mask_B1TS,
-            is_causal=mask.causal,
+            attn_mask=None if self.causal else torch.where(mask.mask_B1TS, 0.0, float("-inf")),
+            is_causal=self.causal,
             q_num_heads=self.heads,
             kv_num_heads=self.heads,
         )[0]
@@ -147,7 +151,7 @@ def _in_operators(module: Wrapped) -> Wrapped:
     for layer in list(model.modules()):
         for name, part in layer.named_children():
             if isinstance(part, Attention):
-                setattr(layer, name, OneOperator(part))
+                setattr(layer, name, OneOperator(part, module.rule))
     return model
 
 
