@@ -13,6 +13,7 @@ import argparse
 import json
 import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 from common import headswap
@@ -46,8 +47,9 @@ def write_text(data: Path, out: Path) -> None:
     print(f"{kept:,} reviews, {left_out:,} left out", flush=True)
 
 
-def pack(run: Run, out: Path) -> None:
-    """The run as package data: half precision, relative names, no checkpoints."""
+def pack(run: Run, out: Path, texts: Sequence[str], told: str, script: str) -> None:
+    """The run as package data: half precision, relative names, no checkpoints. ``told`` says
+    what text it read."""
     shutil.rmtree(out, ignore_errors=True)
     for name in (runs.TOKENIZER, runs.PREDICTIONS):
         shutil.copytree(run.path / name, out / name)
@@ -56,16 +58,31 @@ def pack(run: Run, out: Path) -> None:
     weights = load_file(run.path / runs.WEIGHTS)
     save_file({name: tensor.half() for name, tensor in weights.items()}, out / runs.WEIGHTS)
     settings = run.settings()
-    settings["data"]["train"] = [TEXT]
+    settings["data"]["train"] = list(texts)
     settings["train"]["device"] = "auto"
     settings["train"].pop("threads", None)
     (out / runs.CONFIG).write_text(config.dumps(settings), "utf-8")
     provenance = run.provenance()
     provenance["machine"] = {"system": "Linux", "device": "one NVIDIA H200"}
-    provenance["command"] = ["python", "benchmarks/english_small.py"]
-    provenance["text"] = "aclImdb (Maas et al. 2011): train and unsup, less what stands in test"
+    provenance["command"] = ["python", f"benchmarks/{script}"]
+    provenance["text"] = told
     (out / runs.PROVENANCE).write_text(json.dumps(provenance, indent=1) + "\n", "utf-8")
     Run(out).finish()
+    assert storage.problem(out) is None
+    size = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
+    print(f"{out}: {size / 1e6:.1f} MB")
+
+
+def pretrain(base: Run, texts: Sequence[Path], tokens: int, device: str, *more: object) -> None:
+    """The recipe ``mini`` on the texts, or the rest of it."""
+    if base.exists():
+        headswap("resume", base.path, quiet=False)
+        return
+    headswap(
+        "train", "hybrid", *texts, "--recipe", "mini", "--tokens", tokens, "--batch", 256,
+        "--out", base.path, "--set", "train.evaluate_every=500", "--device", device, *more,
+        quiet=False,
+    )  # fmt: skip
 
 
 def main() -> None:
@@ -79,18 +96,9 @@ def main() -> None:
     text, base = options.runs / TEXT, Run(options.runs / "base")
     if not text.exists():
         write_text(Path(os.environ["HEADSWAP_DATA"]) / "aclImdb", text)
-    if base.exists():
-        headswap("resume", base.path, quiet=False)
-    else:
-        headswap(
-            "train", "hybrid", text, "--recipe", "mini", "--documents", "line",
-            "--tokens", options.tokens, "--batch", 256, "--out", base.path,
-            "--set", "train.evaluate_every=500", "--device", options.device, quiet=False,
-        )  # fmt: skip
-    pack(base, options.out)
-    assert storage.problem(options.out) is None
-    size = sum(path.stat().st_size for path in options.out.rglob("*") if path.is_file())
-    print(f"{options.out}: {size / 1e6:.1f} MB")
+    pretrain(base, [text], options.tokens, options.device, "--documents", "line")
+    told = "aclImdb (Maas et al. 2011): train and unsup, less what stands in test"
+    pack(base, options.out, [TEXT], told, "english_small.py")
 
 
 if __name__ == "__main__":
