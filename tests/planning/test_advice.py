@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 import torch
@@ -93,6 +94,10 @@ def test_exponents_and_crossings(monkeypatch, capsys, tmp_path):
     page = tmp_path / "page.html"
     assert not main(["inspect", "--complexity", "--width", "16", "--html", str(page)])
     assert "n²·d" in capsys.readouterr().out and "<svg" in page.read_text()
+    monkeypatch.setitem(sys.modules, "vl_convert", None)
+    assert not main(["inspect", "--complexity", "--width", "16", "--html", str(page)])
+    assert "pip install vl-convert-python" in capsys.readouterr().err
+    assert "n²·d" in page.read_text() and "<svg" not in page.read_text()
     with pytest.raises(UsageError, match="width of 12"):
         complexity.measure(12, CPU, Silent())
 

@@ -19,6 +19,7 @@ from headswap.experiment.sharing import side_by_side
 from headswap.importing.base import open_base
 from headswap.planning import memory
 from headswap.progress import Reporter, duration
+from headswap.report import charts
 from headswap.run import Run
 from headswap.text import check, files
 from headswap.text.tokenizer import TOKENS_A_WORD
@@ -74,6 +75,8 @@ def conduct(folder: Folder, report: Reporter, on: str | None = None) -> Folder:
     _keep_best(folder, found)
     for line in verdict.lines(found):
         report.say(line)
+    if told := charts.missing():
+        report.warn(f"{told}, then: headswap report {folder.path}")
     return folder
 
 

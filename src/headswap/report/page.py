@@ -57,6 +57,7 @@ def fill(
         charts={name: Markup(chart) for name, chart in drawn.items()},
         style=Markup(style),
         script=Markup(code),
+        undrawn=charts.missing() if drawn else None,
         policy=(
             f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(code)}'; "
             "base-uri 'none'; form-action 'none'"
