@@ -151,6 +151,26 @@ def test_inspect_a_recipe(headswap):
     assert "course" in headswap("recipes")[1]
 
 
+def test_a_reader_who_leaves_ends_it_quietly(headswap, base, reviews_file):
+    headswap("train", "classify", reviews_file, "--from", base, "--out", "clf", "--epochs", 1)
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-m", "headswap"]
+    for arguments in (
+        ["--help"],
+        ["inspect", "tiny"],
+        ["predict", "clf", reviews_file],
+        ["generate", base, "the book"],
+    ):
+        done = subprocess.run([*command, *arguments], stdout=write, stderr=subprocess.PIPE)
+        assert done.returncode == 141 and not done.stderr
+    wrong = [*command, "predict", "nowhere", reviews_file]
+    assert subprocess.run(wrong, stdout=write, stderr=write).returncode == 74
+    closed = f"{sys.executable} -m headswap recipes >&-"
+    assert subprocess.run(closed, shell=True, stderr=subprocess.PIPE).stderr == b""
+    os.close(write)
+
+
 # What it refuses
 
 
