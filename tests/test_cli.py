@@ -543,6 +543,38 @@ def test_standard_input_is_held_to_the_same_rules(headswap, base, monkeypatch):
     refused(headswap("generate", base), 65, "standard input, line 2: invalid UTF-8")
 
 
+def test_a_dash_is_standard_input(headswap, base, reviews_file, monkeypatch):
+    import io
+
+    headswap("train", "classify", reviews_file, "--from", base, "--out", "clf", "--epochs", 1)
+    for command in (
+        ("predict", "clf", "-"),
+        ("predict", "clf"),
+        ("generate", base, "-", "--length", 1),
+        ("embed", base, "-", "--out", "v.jsonl"),
+        ("embed", base, "--out", "v.jsonl"),
+    ):
+        given = io.BytesIO(b"the book\na lovely book\n")
+        monkeypatch.setattr(sys, "stdin", type("Input", (), {"buffer": given}))
+        code, out, err = headswap(*command)
+        assert code == 0, err
+        shown = Path("v.jsonl").read_text() if command[0] == "embed" else out
+        assert len(shown.splitlines()) == 2
+
+
+def test_whoever_waits_sees_how_far_it_is(headswap, base, reviews_file, monkeypatch):
+    from headswap import progress
+
+    headswap("train", "classify", reviews_file, "--from", base, "--out", "clf", "--epochs", 1)
+    monkeypatch.setattr(progress, "PLAIN_SECONDS", 0.0)
+    for command, doing in (
+        (("embed", base, reviews_file, "--out", "v.npy"), "embedding"),
+        (("predict", "clf", reviews_file, "--out", "p.jsonl"), "predicting"),
+    ):
+        code, _, err = headswap(*command)
+        assert code == 0 and f"{doing}  50%  60 texts" in err and "s left" in err
+
+
 def test_texts_are_never_ignored(headswap, base, reviews_file):
     headswap("train", "classify", reviews_file, "--from", base, "--out", "clf", "--epochs", 1)
     refused(headswap("predict", "clf", reviews_file, "--text", "hi"), 2, "give one of them")

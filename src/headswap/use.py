@@ -208,7 +208,7 @@ class Trained:
 
     def embed(self, texts: Iterable[str], how: Pool = "mean") -> Iterator[np.ndarray]:
         """One vector a text, from the last layer."""
-        for some in groups(map(self._cleaned, texts), TEXTS_AT_ONCE):
+        for some in groups(map(self._cleaned, texts), TEXTS_AT_ONCE // 4):
             rows, hidden = self._hidden(some)
             for ids, vectors in zip(rows, hidden, strict=True):
                 length = torch.tensor([len(ids)])

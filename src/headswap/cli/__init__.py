@@ -106,13 +106,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _run(arguments: Sequence[str] | None) -> None:
     """Run a command; what it printed is written out while a failure can still be told."""
     try:
-        app(arguments, exit_on_error=False, print_error=False)
+        app(_words(arguments), exit_on_error=False, print_error=False)
     except SystemExit as stop:
         if isinstance(stop.__context__, BrokenPipeError):  # rich has turned it into an exit
             raise stop.__context__ from None
         _flush()
         raise
     _flush()
+
+
+def _words(arguments: Sequence[str] | None) -> list[str]:
+    """The words of a command; a lone - goes to the end, where it is a name and no option."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if words[1:].count("-") == 1 and "--" not in words:
+        words.remove("-")
+        words += ["--", "-"]
+    return words
 
 
 def _flush() -> None:

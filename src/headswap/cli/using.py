@@ -1,11 +1,11 @@
-"""The commands that use finished runs: predict, evaluate, generate."""
+"""The commands that use finished runs: predict, evaluate, generate, translate, fill, embed."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
 from cyclopts import Parameter
 
@@ -16,11 +16,16 @@ from headswap.cli.options import (
     LabelColumn,
     Repeated,
     TextColumn,
+    reporter,
 )
 from headswap.errors import UsageError
 
 if TYPE_CHECKING:
+    from headswap.types import Table
     from headswap.use import Trained
+
+STANDARD_INPUT = "-"
+T = TypeVar("T")
 
 
 def predict(
@@ -40,8 +45,7 @@ def predict(
     run
         A finished classifier.
     source
-        A file of texts: .txt (one a line), .jsonl, .csv or .tsv. Without it, lines are read
-        from standard input.
+        A file of texts: .txt (one a line), .jsonl, .csv or .tsv; standard input for - or none.
     text
         A text given on the command line; may be repeated.
     out
@@ -52,11 +56,12 @@ def predict(
 
     texts = _texts(text, source, text_column)
     trained = api.load(run, device=device)
-    rows = (
+    rows: Iterator[Table] = (
         {"row": number, "label": found.label, "probabilities": found.probabilities}
         for number, found in enumerate(trained.predict(texts), 1)
     )
     if out is not None:
+        rows = _shown(rows, "predicting", _number(text, source, text_column))
         print(f"{output.write_table(out, rows):,} predictions in {out}")
         return
     for row in rows:
@@ -119,7 +124,7 @@ def generate(
     run
         A finished causal or hybrid run.
     prompts
-        Texts to continue. Without them, lines are read from standard input.
+        Texts to continue; lines of standard input for - or none.
     length
         The most tokens to add.
     temperature
@@ -138,7 +143,8 @@ def generate(
         raise UsageError("--top-k and --top-p need a --temperature above 0")
     sampling = Sampling(temperature, top_k, top_p, seed)
     trained = _neural(run, device, "generate")
-    for text in trained.generate(prompts or list(files.standard_input()), length, sampling):
+    given = prompts if prompts and prompts != [STANDARD_INPUT] else list(files.standard_input())
+    for text in trained.generate(given, length, sampling):
         print(text)
 
 
@@ -175,7 +181,7 @@ def translate(
     run
         A finished translator.
     source
-        A file of sentences, one a line. Without it, lines are read from standard input.
+        A file of sentences, one a line; standard input for - or none.
     text
         A sentence given on the command line; may be repeated.
     out
@@ -212,6 +218,8 @@ def translate(
     how = Search(Beam(beam, penalty), Sampling(temperature, top_k, top_p, seed))
     trained = _neural(run, device, "translate")
     found = trained.translate(texts, how, backwards=backwards, aligned=align)
+    if out is not None:
+        found = _shown(found, "translating", _number(text, source))
     if out is not None and files.kind(out) != ".jsonl":
         count = output.write_lines(out, (some[0].text for some in found))
         print(f"{count:,} translations in {out}")
@@ -266,7 +274,7 @@ def fill(
 
 def embed(
     run: Path,
-    source: Path,
+    source: Path | None = None,
     /,
     *,
     out: Path,
@@ -282,7 +290,7 @@ def embed(
     run
         Any finished run.
     source
-        A file of texts: .txt (one a line), .jsonl, .csv or .tsv.
+        A file of texts: .txt (one a line), .jsonl, .csv or .tsv; standard input for - or none.
     out
         A .npy file (one row a text) or a .jsonl file.
     pool
@@ -290,19 +298,21 @@ def embed(
     tokens
         Write the vector of every token instead; needs a .jsonl file.
     """
-    from headswap.text import corpus, output
+    from headswap.text import output
 
     output.check_vectors(out, tokens)
+    texts = _texts([], source, text_column)
     trained = _neural(run, device, "embed texts")
-    texts = corpus.texts(source, corpus.Reading("line", text_column))
+    number = _number([], source, text_column)
     if tokens:
         rows = (
             {"pieces": found.pieces, "vectors": found.vectors.tolist()}
-            for found in trained.embed_tokens(texts)
+            for found in _shown(trained.embed_tokens(texts), "embedding", number)
         )
         count = output.write_table(out, rows)
     else:
-        count = output.write_vectors(out, trained.embed(texts, pool))
+        vectors = _shown(trained.embed(texts, pool), "embedding", number)
+        count = output.write_vectors(out, vectors)
     print(f"{count:,} texts in {out}")
 
 
@@ -316,9 +326,30 @@ def _texts(text: list[str], source: Path | None, column: str | None = None) -> I
         )
     if text:
         return iter(text)
-    if source is not None:
-        return corpus.texts(source, corpus.Reading("line", column))
-    return files.standard_input()
+    if source is None or str(source) == STANDARD_INPUT:
+        return files.standard_input()
+    return corpus.texts(source, corpus.Reading("line", column))
+
+
+def _number(text: list[str], source: Path | None, column: str | None = None) -> int | None:
+    """How many texts there will be; None for standard input and pipes, which are read once."""
+    if text:
+        return len(text)
+    if source is None or str(source) == STANDARD_INPUT or not source.is_file():
+        return None
+    return sum(1 for _ in _texts([], source, column))
+
+
+def _shown(found: Iterable[T], doing: str, number: int | None) -> Iterator[T]:
+    """Results as they come, with a bar for whoever waits; ``number`` of them in all."""
+    report = reporter()
+    report.begin(doing)
+    try:
+        for done, one in enumerate(found, 1):
+            yield one
+            report.update(done / number if number else None, f"{done:,} texts")
+    finally:
+        report.end()
 
 
 def _neural(run: Path, device: str, verb: str) -> Trained:
