@@ -486,7 +486,7 @@ def test_check(headswap, reviews_file, tmp_path):
     rows = review_rows(30, seed=5)
     test = write_jsonl(tmp_path / "test.jsonl", [*rows, review_rows(1)[0]])
     code, out, _ = headswap("check", reviews_file, "--test", test)
-    assert code == 0 and "train texts that also stand in test: rows 1" in out
+    assert code == 0 and "train texts that also stand in test: row 1" in out
     code, out, _ = headswap("check", reviews_file, "--test", test, "--json")
     assert json.loads(out)["splits"]["test"]["texts"] == 31
     one = write_jsonl(tmp_path / "one.jsonl", [{"text": r["text"], "label": "x"} for r in rows])

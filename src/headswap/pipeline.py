@@ -34,6 +34,7 @@ from headswap.training.loop import train
 from headswap.training.ranks import ALONE, Ranks
 from headswap.types import Table
 from headswap.version import __version__
+from headswap.wording import counted
 
 
 def create(
@@ -387,15 +388,16 @@ def _tell_size(
     stack = settings.model
     report.say(
         f"{settings.objective.name}: {count:,} parameters "
-        f"({stack.layers} layers of width {stack.width}) on {place}"
+        f"({counted(stack.layers, 'layer')} of width {stack.width}) on {place}"
     )
     plan = settings.train
     if ranks.alone:
         if plan.shard:
             report.warn("train.shard needs several processes: one holds the whole model")
         return
+    share = plan.batch // ranks.world
     how = "a part of the model on each" if plan.shard else "the whole model on each"
-    report.say(f"{ranks.world} processes, {plan.batch // ranks.world} examples a step and {how}")
+    report.say(f"{ranks.world} processes, {counted(share, 'example')} a step and {how}")
     if plan.batch // plan.accumulate < ranks.world:
         report.warn(
             f"train.accumulate cuts batches into parts of {plan.batch // plan.accumulate}, fewer "

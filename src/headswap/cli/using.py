@@ -19,6 +19,7 @@ from headswap.cli.options import (
     reporter,
 )
 from headswap.errors import UsageError
+from headswap.wording import counted
 
 if TYPE_CHECKING:
     from headswap.types import Table
@@ -62,7 +63,7 @@ def predict(
     )
     if out is not None:
         rows = _shown(rows, "predicting", _number(text, source, text_column))
-        print(f"{output.write_table(out, rows):,} predictions in {out}")
+        print(f"{counted(output.write_table(out, rows), 'prediction')} in {out}")
         return
     for row in rows:
         print(json.dumps(row, ensure_ascii=False))
@@ -222,11 +223,11 @@ def translate(
         found = _shown(found, "translating", _number(text, source))
     if out is not None and files.kind(out) != ".jsonl":
         count = output.write_lines(out, (some[0].text for some in found))
-        print(f"{count:,} translations in {out}")
+        print(f"{counted(count, 'translation')} in {out}")
         return
     if out is not None:
         rows = ({"translations": [vars(one) for one in some[:best]]} for some in found)
-        print(f"{output.write_table(out, rows):,} translations in {out}")
+        print(f"{counted(output.write_table(out, rows), 'translation')} in {out}")
         return
     for some in found:
         if as_json:
@@ -313,7 +314,7 @@ def embed(
     else:
         vectors = _shown(trained.embed(texts, pool), "embedding", number)
         count = output.write_vectors(out, vectors)
-    print(f"{count:,} texts in {out}")
+    print(f"{counted(count, 'text')} in {out}")
 
 
 def _texts(text: list[str], source: Path | None, column: str | None = None) -> Iterator[str]:
@@ -347,7 +348,7 @@ def _shown(found: Iterable[T], doing: str, number: int | None) -> Iterator[T]:
     try:
         for done, one in enumerate(found, 1):
             yield one
-            report.update(done / number if number else None, f"{done:,} texts")
+            report.update(done / number if number else None, counted(done, "text"))
     finally:
         report.end()
 

@@ -25,6 +25,7 @@ from headswap.text import check, files
 from headswap.text.tokenizer import TOKENS_A_WORD
 from headswap.training import machine
 from headswap.types import Table
+from headswap.wording import counted
 
 
 def start(design: Design, out: Path, report: Reporter) -> Folder:
@@ -168,11 +169,12 @@ def _tell(plan: Plan, report: Reporter) -> None:
     rates = {arm.name: plan.rates(arm)[0] for arm in plan.arms if arm.neural}
     runs = len(set(plan.trials()) | set(plan.final(rates)))
     made = sum(base.objective is not None for base in plan.bases)
+    sizes, seeds = ", ".join(f"{size:,}" for size in plan.sizes), counted(plan.seeds, "seed")
     report.say(
-        f"plan: {', '.join(arm.name for arm in plan.arms)} with "
-        f"{', '.join(f'{size:,}' for size in plan.sizes)} labels and {plan.seeds} seeds: "
+        f"plan: {', '.join(arm.name for arm in plan.arms)} with {sizes} labels and {seeds}: "
         + (f"{made} to pretrain, then " if made else "")
-        + f"{runs} runs, {plan.workers} at a time, about {duration(60 * plan.minutes)} in all"
+        + f"{counted(runs, 'run')}, {plan.workers} at a time, about "
+        + f"{duration(60 * plan.minutes)} in all"
     )
     if plan.reach:
         more = ", ".join(f"{size:,}" for size in plan.reach)

@@ -365,7 +365,7 @@ def _parity(trained: Trained, folder: Path, plan: Plan, texts: list[str]) -> Tab
         expected, found = _both(trained, objective, model, ids, plan)
         worst = max(worst, float((expected - found).abs().max()))
     if different or worst > CLOSE:
-        what = f"{len(different)} of {len(texts)} texts get other ids" if different else ""
+        what = f"other ids for {len(different)} of {len(texts)} texts" if different else ""
         what = what or f"scores differ by {worst:.2g}"
         shown = f", the first: {different[0][:60]!r}" if different else ""
         raise UsageError(f"the exported model is not the same: {what}{shown}", fix=REMEDY)

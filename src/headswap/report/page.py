@@ -14,6 +14,7 @@ from markupsafe import Markup
 from headswap.errors import ResourceError
 from headswap.report import charts
 from headswap.types import Table
+from headswap.wording import counted
 
 STEPS = 5
 KINDS = {
@@ -51,7 +52,12 @@ def fill(
         raise ResourceError("the report needs jinja2", fix="pip install jinja2") from error
     style, code = _file("report.css") + _theme(), _file(script)
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
-    environment.filters |= {"number": _number, "accuracy": _accuracy, "span": _span}
+    environment.filters |= {
+        "number": _number,
+        "accuracy": _accuracy,
+        "span": _span,
+        "counted": counted,
+    }
     return environment.from_string(_file(template)).render(
         found=found,
         charts={name: Markup(chart) for name, chart in drawn.items()},
@@ -123,7 +129,7 @@ def _bins(row: Table) -> Iterator[Table]:
             "x": part["confidence"],
             "y": part["accuracy"],
             "series": row["name"],
-            "hint": f"{row['name']}: {part['texts']:,} predictions of confidence "
+            "hint": f"{row['name']}: {counted(part['texts'], 'prediction')} of confidence "
             f"{part['confidence']:.2f}, {part['accuracy']:.2f} right",
         }
 

@@ -21,6 +21,7 @@ from headswap.text import corpus, files
 from headswap.text.corpus import Reading
 from headswap.text.tokenizer import TOKENS_A_WORD
 from headswap.types import Table
+from headswap.wording import counted
 
 SHOWN_ROWS, SHOWN_LABELS = 5, 10
 NOISE = re.compile(r"[\W_]+")
@@ -336,9 +337,10 @@ def lines(found: Table) -> Iterable[str]:
         shown = list(facts["labels"].items())
         labels = ", ".join(f"{name[:40]} {count:,}" for name, count in shown[:SHOWN_LABELS])
         if len(shown) > SHOWN_LABELS:
-            labels += f", … {len(shown) - SHOWN_LABELS} more labels"
+            labels += f", … {counted(len(shown) - SHOWN_LABELS, 'more label')}"
+        words = counted(round(facts["words_mean"]), "word")
         yield (
-            f"{role:6} {facts['texts']:,} texts, {facts['words_mean']:.0f} words on average, "
+            f"{role:6} {counted(facts['texts'], 'text')}, {words} on average, "
             f"the longest {facts['words_longest']:,}" + (f"; {labels}" if labels else "")
         )
     if not found["findings"]:
@@ -347,6 +349,7 @@ def lines(found: Table) -> Iterable[str]:
         detail = f" ({finding['detail']})" if finding["detail"] else ""
         if finding["rows"]:
             more = ", …" if finding["count"] > SHOWN_ROWS else ""
-            detail += f": rows {', '.join(map(str, finding['rows'][:SHOWN_ROWS]))}{more}"
+            which = ", ".join(map(str, finding["rows"][:SHOWN_ROWS]))
+            detail += f": row{'s' if finding['count'] > 1 else ''} {which}{more}"
         sign = "STOP" if finding["fatal"] else "look"
         yield f"{sign}  {finding['count']:>8,}  {finding['what']}{detail}"
