@@ -22,6 +22,7 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8
 SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "stroke", "wedge")
 INK, FAINT = "#123456", "#abcdef"
 WIDTH, HEIGHT = 460, 240
+LINE_HEIGHT = 15
 FONT = "Helvetica, Arial, Liberation Sans, sans-serif"
 
 Series = Mapping[str, int]
@@ -47,7 +48,9 @@ def lines(
     marks: Mapping[str, float] | None = None,
 ) -> str:
     """Lines with points; ``rows`` have x, y, low, high, series and hint. ``marks`` are upright
-    lines at places on the x axis, each in the colour of its series."""
+    lines at places on the x axis, each in the colour of its series. A row with ``told`` is the
+    only one of its series: a point with its interval, what is told of it, and a dashed line
+    across, by which it is compared with the others."""
     encoding = {"x": {"field": "x", **x}, "color": _colour(names)}
     layers: list[Table] = []
     if band:
@@ -79,6 +82,7 @@ def lines(
             },
         }
     )
+    layers += _alone(rows, encoding, y)
     layers.append(_points({**encoding, "y": {"field": "y", **y}}, names))
     if marks:
         layers.append(
@@ -194,6 +198,36 @@ def bars(rows: Sequence[Table], title: str) -> str:
         }
     ]
     return draw(rows, layers, HEIGHT, {"step": 24})
+
+
+def _alone(rows: Sequence[Table], encoding: Table, y: Table) -> list[Table]:
+    """The layers of rows that are the only ones of their series."""
+    lonely = sorted((row for row in rows if "told" in row), key=lambda row: float(row["y"]))
+    if not lonely:
+        return []
+    end = max(row["x"] for row in rows)
+    values = [row[name] for row in rows for name in ("y", "low", "high") if row[name] is not None]
+    apart = LINE_HEIGHT / HEIGHT * (max(values) - min(values))
+    drawn: list[Table] = []
+    for row in lonely:  # what is told of two points must not lie on each other
+        lowest = drawn[-1]["place"] + apart if drawn else row["y"]
+        drawn.append({**row, "end": end, "place": max(row["y"], lowest)})
+    rule = {"type": "rule", "aria": False}
+    text = {"type": "text", "align": "left", "dx": 10, "dy": -7, "fontSize": 12, "aria": False}
+    upright = {"y": {"field": "low", **y}, "y2": {"field": "high"}}
+    across = {"y": {"field": "y", **y}, "x2": {"field": "end"}}
+    written = {
+        "x": encoding["x"],
+        "y": {"field": "place", **y},
+        "text": {"field": "told"},
+        "color": {"value": INK},
+    }
+    layers = [
+        {"mark": {**rule, "strokeWidth": 7, "opacity": 0.35}, "encoding": {**encoding, **upright}},
+        {"mark": {**rule, "strokeDash": [4, 4]}, "encoding": {**encoding, **across}},
+        {"mark": text, "encoding": written},
+    ]
+    return [{**layer, "data": {"values": drawn}} for layer in layers]
 
 
 def _points(encoding: Table, names: Series) -> Table:

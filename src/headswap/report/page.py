@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from importlib import resources
 from typing import Any
@@ -96,6 +97,7 @@ def _charts(found: Table) -> Iterator[tuple[str, str]]:
     if len(found["sizes"]) + len(found["reach"]) > 1:
         points = [{**_dot(row), "x": row["labels"]} for row in found["arms"]]
         points = [point for point in points if point["series"] in trained]
+        tell_alone(points, "labels", 3)
         axis = _accuracy_axis("test accuracy")
         sizes = _labels_axis(found["sizes"] + found["reach"])
         yield "curve", charts.lines(points, trained, sizes, axis)
@@ -109,6 +111,14 @@ EPOCH = {"type": "quantitative", "axis": {"title": "epoch", "tickMinStep": 1, "f
 def _accuracy_axis(title: str) -> Table:
     scale = {"zero": False, "nice": True}
     return {"type": "quantitative", "scale": scale, "axis": {"title": title, "format": ".2f"}}
+
+
+def tell_alone(points: list[Table], unit: str, digits: int) -> None:
+    """Let those points speak that are the only ones of their series."""
+    counts = Counter(point["series"] for point in points)
+    for point in points:
+        if counts[point["series"]] == 1:
+            point["told"] = f"{point['series']}, {point['x']:,} {unit}: {point['y']:.{digits}f}"
 
 
 def _labels_axis(sizes: list[int]) -> Table:

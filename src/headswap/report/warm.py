@@ -241,6 +241,7 @@ def page(found: Table) -> str:
     }
     if len(found["sizes"]) > 1:
         points = [{**_dot(row), "x": row["pairs"]} for row in found["arms"]]
+        pages.tell_alone(points, "pairs", 2)
         drawn["pairs"] = charts.lines(points, arms, _pairs_axis(found["sizes"]), BLEU)
     for size in found["sizes"]:
         points = [p for row in found["curves"] if row["pairs"] == size for p in _by_step(row)]
