@@ -15,8 +15,8 @@ from headswap.progress import Reporter, size
 from headswap.randomness import derive
 from headswap.settings import DataPlan, Settings
 from headswap.text import corpus, files, shards
-from headswap.text.check import fingerprint
 from headswap.text.corpus import LabelledText
+from headswap.text.likeness import fingerprint
 from headswap.text.loader import (
     BucketLoader,
     Labelled,

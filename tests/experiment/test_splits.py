@@ -11,8 +11,8 @@ from headswap.errors import DataError
 from headswap.experiment import splits
 from headswap.experiment.design import Design
 from headswap.progress import Silent
-from headswap.text.check import fingerprint
 from headswap.text.corpus import LabelledText
+from headswap.text.likeness import fingerprint
 
 
 def made(tmp_path, rows, **given):

@@ -217,7 +217,7 @@ def _checked(design: Design, rows: splits.Rows, report: Reporter) -> Table:
         reasons = [entry["what"] for entry in found["findings"] if entry["fatal"]]
         raise DataError(f"the experiment would be meaningless: {'; '.join(reasons)}")
     for entry in found["findings"]:
-        entry["rows"] = list(entry["rows"])[:50]
+        entry["rows"], entry["like"] = entry["rows"][:50], entry["like"][:50]
     return found | {"leaked_from_text": splits.leaked_from_text(design, rows)}
 
 

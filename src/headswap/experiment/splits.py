@@ -14,8 +14,8 @@ from headswap.prepare import hold_out, label_order
 from headswap.progress import Reporter
 from headswap.randomness import derive
 from headswap.text import corpus, files
-from headswap.text.check import fingerprint
 from headswap.text.corpus import LabelledText, Reading
+from headswap.text.likeness import fingerprint
 from headswap.wording import counted
 
 TEST_SHARE, VALID_SHARE = 0.25, 0.15
