@@ -12,6 +12,7 @@ import torch
 
 from headswap import linear, metrics, predictions, scoring
 from headswap import run as runs
+from headswap.beginning import load_model
 from headswap.decoding.stepper import Stepper, prompt_ids
 from headswap.decoding.strategies import Sampling, extend
 from headswap.decoding.translation import Search
@@ -24,7 +25,6 @@ from headswap.nn.visibility import Inputs, Visibility
 from headswap.objectives import Causal, Classify, Masked, Translate
 from headswap.objectives.base import pad_rows
 from headswap.objectives.language import HEAD
-from headswap.pipeline import load_model
 from headswap.predictions import Prediction
 from headswap.report import bleu
 from headswap.run import Run
