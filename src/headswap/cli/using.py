@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
+from headswap.cli import reading
 from headswap.cli.options import (
     Device,
     Documents,
@@ -16,7 +17,6 @@ from headswap.cli.options import (
     LabelColumn,
     Repeated,
     TextColumn,
-    reporter,
 )
 from headswap.errors import UsageError
 from headswap.wording import counted
@@ -24,9 +24,6 @@ from headswap.wording import counted
 if TYPE_CHECKING:
     from headswap.types import Table
     from headswap.use import Trained
-
-STANDARD_INPUT = "-"
-T = TypeVar("T")
 
 
 def predict(
@@ -55,14 +52,14 @@ def predict(
     from headswap import api
     from headswap.text import output
 
-    texts = _texts(text, source, text_column)
+    texts = reading.texts(text, source, text_column)
     trained = api.load(run, device=device)
     rows: Iterator[Table] = (
         {"row": number, "label": found.label, "probabilities": found.probabilities}
         for number, found in enumerate(trained.predict(texts), 1)
     )
     if out is not None:
-        rows = _shown(rows, "predicting", _number(text, source, text_column))
+        rows = reading.shown(rows, "predicting", reading.number_of(text, source, text_column))
         print(f"{counted(output.write_table(out, rows), 'prediction')} in {out}")
         return
     for row in rows:
@@ -144,8 +141,9 @@ def generate(
         raise UsageError("--top-k and --top-p need a --temperature above 0")
     sampling = Sampling(temperature, top_k, top_p, seed)
     trained = _neural(run, device, "generate")
-    given = prompts if prompts and prompts != [STANDARD_INPUT] else list(files.standard_input())
-    for text in trained.generate(given, length, sampling):
+    if not prompts or prompts == [reading.STANDARD_INPUT]:
+        prompts = list(files.standard_input())
+    for text in trained.generate(prompts, length, sampling):
         print(text)
 
 
@@ -215,12 +213,12 @@ def translate(
 
     if best < 1 or best > beam:
         raise UsageError(f"cannot give the best {best} of {beam}", fix="use a wider --beam")
-    texts = _texts(text, source)
+    texts = reading.texts(text, source)
     how = Search(Beam(beam, penalty), Sampling(temperature, top_k, top_p, seed))
     trained = _neural(run, device, "translate")
     found = trained.translate(texts, how, backwards=backwards, aligned=align)
     if out is not None:
-        found = _shown(found, "translating", _number(text, source))
+        found = reading.shown(found, "translating", reading.number_of(text, source))
     if out is not None and files.kind(out) != ".jsonl":
         count = output.write_lines(out, (some[0].text for some in found))
         print(f"{counted(count, 'translation')} in {out}")
@@ -302,55 +300,19 @@ def embed(
     from headswap.text import output
 
     output.check_vectors(out, tokens)
-    texts = _texts([], source, text_column)
+    texts = reading.texts([], source, text_column)
     trained = _neural(run, device, "embed texts")
-    number = _number([], source, text_column)
+    number = reading.number_of([], source, text_column)
     if tokens:
         rows = (
             {"pieces": found.pieces, "vectors": found.vectors.tolist()}
-            for found in _shown(trained.embed_tokens(texts), "embedding", number)
+            for found in reading.shown(trained.embed_tokens(texts), "embedding", number)
         )
         count = output.write_table(out, rows)
     else:
-        vectors = _shown(trained.embed(texts, pool), "embedding", number)
+        vectors = reading.shown(trained.embed(texts, pool), "embedding", number)
         count = output.write_vectors(out, vectors)
     print(f"{counted(count, 'text')} in {out}")
-
-
-def _texts(text: list[str], source: Path | None, column: str | None = None) -> Iterator[str]:
-    """What a command reads: --text, a file, or standard input."""
-    from headswap.text import corpus, files
-
-    if text and source is not None:
-        raise UsageError(
-            f"texts from --text and from {source}", fix="give one of them; repeat --text for more"
-        )
-    if text:
-        return iter(text)
-    if source is None or str(source) == STANDARD_INPUT:
-        return files.standard_input()
-    return corpus.texts(source, corpus.Reading("line", column))
-
-
-def _number(text: list[str], source: Path | None, column: str | None = None) -> int | None:
-    """How many texts there will be; None for standard input and pipes, which are read once."""
-    if text:
-        return len(text)
-    if source is None or str(source) == STANDARD_INPUT or not source.is_file():
-        return None
-    return sum(1 for _ in _texts([], source, column))
-
-
-def _shown(found: Iterable[T], doing: str, number: int | None) -> Iterator[T]:
-    """Results as they come, with a bar for whoever waits; ``number`` of them in all."""
-    report = reporter()
-    report.begin(doing)
-    try:
-        for done, one in enumerate(found, 1):
-            yield one
-            report.update(done / number if number else None, counted(done, "text"))
-    finally:
-        report.end()
 
 
 def _neural(run: Path, device: str, verb: str) -> Trained:
