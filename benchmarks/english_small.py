@@ -23,8 +23,8 @@ from headswap import config, storage
 from headswap import run as runs
 from headswap.run import Run
 from headswap.text import corpus
-from headswap.text.check import fingerprint
 from headswap.text.corpus import Reading
+from headswap.text.likeness import fingerprint
 
 READING = Reading("line", clean=("html", "whitespace"))
 TEXT = "imdb.txt"

@@ -28,8 +28,8 @@ from common import headswap
 from english_small import write_text as write_imdb
 
 from headswap.text import corpus, files
-from headswap.text.check import fingerprint
 from headswap.text.corpus import Reading
+from headswap.text.likeness import fingerprint
 
 GENERAL = (
     "novels-eltec-core", "news-2018-2019", "modern-2000s", "commonvoice-sentences",

@@ -151,6 +151,26 @@ def test_inspect_a_recipe(headswap):
     assert "course" in headswap("recipes")[1]
 
 
+def test_a_reader_who_leaves_ends_it_quietly(headswap, base, reviews_file):
+    headswap("train", "classify", reviews_file, "--from", base, "--out", "clf", "--epochs", 1)
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-m", "headswap"]
+    for arguments in (
+        ["--help"],
+        ["inspect", "tiny"],
+        ["predict", "clf", reviews_file],
+        ["generate", base, "the book"],
+    ):
+        done = subprocess.run([*command, *arguments], stdout=write, stderr=subprocess.PIPE)
+        assert done.returncode == 141 and not done.stderr
+    wrong = [*command, "predict", "nowhere", reviews_file]
+    assert subprocess.run(wrong, stdout=write, stderr=write).returncode == 74
+    closed = f"{sys.executable} -m headswap recipes >&-"
+    assert subprocess.run(closed, shell=True, stderr=subprocess.PIPE).stderr == b""
+    os.close(write)
+
+
 # What it refuses
 
 
@@ -466,7 +486,7 @@ def test_check(headswap, reviews_file, tmp_path):
     rows = review_rows(30, seed=5)
     test = write_jsonl(tmp_path / "test.jsonl", [*rows, review_rows(1)[0]])
     code, out, _ = headswap("check", reviews_file, "--test", test)
-    assert code == 0 and "train texts that also stand in test: rows 1" in out
+    assert code == 0 and "train texts that also stand in test: row 1" in out
     code, out, _ = headswap("check", reviews_file, "--test", test, "--json")
     assert json.loads(out)["splits"]["test"]["texts"] == 31
     one = write_jsonl(tmp_path / "one.jsonl", [{"text": r["text"], "label": "x"} for r in rows])
@@ -521,6 +541,38 @@ def test_standard_input_is_held_to_the_same_rules(headswap, base, monkeypatch):
 
     monkeypatch.setattr(sys, "stdin", Input)
     refused(headswap("generate", base), 65, "standard input, line 2: invalid UTF-8")
+
+
+def test_a_dash_is_standard_input(headswap, base, reviews_file, monkeypatch):
+    import io
+
+    headswap("train", "classify", reviews_file, "--from", base, "--out", "clf", "--epochs", 1)
+    for command in (
+        ("predict", "clf", "-"),
+        ("predict", "clf"),
+        ("generate", base, "-", "--length", 1),
+        ("embed", base, "-", "--out", "v.jsonl"),
+        ("embed", base, "--out", "v.jsonl"),
+    ):
+        given = io.BytesIO(b"the book\na lovely book\n")
+        monkeypatch.setattr(sys, "stdin", type("Input", (), {"buffer": given}))
+        code, out, err = headswap(*command)
+        assert code == 0, err
+        shown = Path("v.jsonl").read_text() if command[0] == "embed" else out
+        assert len(shown.splitlines()) == 2
+
+
+def test_whoever_waits_sees_how_far_it_is(headswap, base, reviews_file, monkeypatch):
+    from headswap import progress
+
+    headswap("train", "classify", reviews_file, "--from", base, "--out", "clf", "--epochs", 1)
+    monkeypatch.setattr(progress, "PLAIN_SECONDS", 0.0)
+    for command, doing in (
+        (("embed", base, reviews_file, "--out", "v.npy"), "embedding"),
+        (("predict", "clf", reviews_file, "--out", "p.jsonl"), "predicting"),
+    ):
+        code, _, err = headswap(*command)
+        assert code == 0 and f"{doing}  50%  60 texts" in err and "s left" in err
 
 
 def test_texts_are_never_ignored(headswap, base, reviews_file):

@@ -199,7 +199,7 @@ def test_refusals(trained, tmp_path, corpus_file):
     one, two = tmp_path / "a.en", tmp_path / "a.de"
     one.write_text("a\nb\n")
     two.write_text("x\n")
-    with pytest.raises(DataError, match="ends after 1 lines"):
+    with pytest.raises(DataError, match="ends after 1 line and"):
         api.train("translate", [one, two], out=tmp_path / "x", recipe="tiny-translate")
     assert not (tmp_path / "x").exists()
     long = write(tmp_path / "long.tsv", [*pairs(40), ("one " * 500, "un " * 500)])

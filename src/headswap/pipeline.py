@@ -6,26 +6,25 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from headswap import ledger, locating, predictions, storage, translating
+from headswap import beginning, ledger, locating, predictions, storage, translating
 from headswap import run as runs
 from headswap import settings as settings_module
-from headswap.errors import DataError, HeadswapError, Interrupted, StorageError, UsageError
-from headswap.nn.model import Model, grow_vocabulary, new_model, swap_head, warm_start
+from headswap.errors import HeadswapError, Interrupted, StorageError, UsageError
+from headswap.nn.model import Model
 from headswap.objectives import Classify, Translate
 from headswap.planning import advice
 from headswap.prepare import ROLES, Prepared, split_rows, with_labels
 from headswap.progress import Reporter
 from headswap.run import Run
 from headswap.settings import Settings
-from headswap.text import corpus, files, tokenizer
-from headswap.text.corpus import LabelledText
-from headswap.text.pairs import PairText, read_pairs
+from headswap.text import corpus, files
+from headswap.text.pairs import read_pairs
 from headswap.text.sharded import Sharded
 from headswap.text.tokenizer import Tokenizer
 from headswap.training import checkpoint, machine, parallel
@@ -34,6 +33,7 @@ from headswap.training.loop import train
 from headswap.training.ranks import ALONE, Ranks
 from headswap.types import Table
 from headswap.version import __version__
+from headswap.wording import counted
 
 
 def create(
@@ -137,8 +137,8 @@ def checked(settings: Settings) -> tuple[Settings, Table]:
         for path in located["train"]:
             if not files.is_sharded(path):
                 next(iter(corpus.documents([path], data.reading)))
-    if settings.tokenizer.model and not data.base:
-        tokenizer.load_model(Path(settings.tokenizer.model), _pieces(settings))
+    if not data.base:
+        beginning.given_tokenizer(settings)  # refuses one that cannot be read
     if data.base:
         base = Run.open(Path(data.base))
         base.check_finished()
@@ -178,7 +178,9 @@ def execute(
         machine.prepare(settings.train, place, settings.train.threads or torch.get_num_threads())
         rows, pairs = split_rows(settings, paths)
     seen = rows.get("train") or pairs.get("train")
-    tokens = ranks.in_turn(lambda: _tokenizer(run, settings, paths, seen, report), ranks.leads)
+    tokens = ranks.in_turn(
+        lambda: beginning.tokenizer_of(run, settings, paths, seen, report), ranks.leads
+    )
     prepared = ranks.in_turn(
         lambda: Prepared(settings, paths, rows, pairs, tokens, report), ranks.local == 0
     )
@@ -187,7 +189,7 @@ def execute(
     _tell_size(model, settings, place, report, ranks)
 
     def initial(fresh: Model) -> None:
-        _fill(fresh, settings, tokens, report)
+        beginning.fill(fresh, settings, tokens, report)
 
     data = prepared.data
     if isinstance(objective, Translate) and settings.train.select in ("auto", "bleu"):
@@ -208,114 +210,6 @@ def execute(
             _finish(run, settings, chosen, tokens, prepared, summary, report)
             run.note_time("finished", seconds=round(time.monotonic() - began, 3))
     return run
-
-
-def _tokenizer(
-    run: Run,
-    settings: Settings,
-    paths: Mapping[str, Sequence[Path]],
-    seen: Sequence[LabelledText] | Sequence[PairText] | None,
-    report: Reporter,
-) -> Tokenizer:
-    folder = run.path / runs.TOKENIZER
-    if not folder.exists():
-        made = _make_tokenizer(settings, paths, seen, report)
-        whole = made.with_specials(settings.objective.specials)
-        if whole.size > made.size:
-            added = ", ".join(whole.pieces(range(made.size, whole.size)))
-            report.say(f"tokenizer: appended {added} for the {settings.objective.name} objective")
-        with storage.new_folder(folder) as staged:
-            whole.save(staged)
-    wrong = storage.problem(folder)
-    if wrong:
-        raise DataError(f"the tokenizer is damaged: {wrong}", where=folder)
-    return tokenizer.load(folder)
-
-
-def _pieces(settings: Settings) -> Path | None:
-    return None if settings.tokenizer.pieces is None else Path(settings.tokenizer.pieces)
-
-
-def _make_tokenizer(
-    settings: Settings,
-    paths: Mapping[str, Sequence[Path]],
-    seen: Sequence[LabelledText] | Sequence[PairText] | None,
-    report: Reporter,
-) -> Tokenizer:
-    plan, data = settings.tokenizer, settings.data
-    if data.base:
-        return tokenizer.load(Run.open(Path(data.base)).path / runs.TOKENIZER)
-    if plan.model:
-        loaded = tokenizer.load_model(Path(plan.model), _pieces(settings))
-        if loaded.appended:
-            report.say(f"tokenizer: appended the missing specials {', '.join(loaded.appended)}")
-        return loaded
-    ready = [path for path in paths["train"] if files.is_sharded(path)]
-    if ready:
-        return Sharded(ready[0]).tokenizer()
-    report.say(f"training a {plan.kind} tokenizer of {plan.vocabulary:,} tokens")
-    if seen is not None:  # what is held out for validation stays unseen
-        texts: Iterable[str] = (text for row in seen for text in row.texts)
-    else:
-        texts = corpus.documents(paths["train"], data.reading)
-    made = tokenizer.train(texts, plan)
-    if made.size < plan.vocabulary:
-        report.warn(
-            f"the text is too small for {plan.vocabulary:,} tokens: "
-            f"the vocabulary has {made.size:,}"
-        )
-    return made
-
-
-def _fill(model: Model, settings: Settings, tokens: Tokenizer, report: Reporter) -> None:
-    """The first weights: random, or a base's under the new head."""
-    stack, seed = settings.model, settings.train.seed
-    heads = settings.objective.heads(stack, tokens.size)
-    if settings.data.base is None:
-        source = new_model(stack, tokens.size, heads, seed=seed)
-    else:
-        base_run = Run.open(Path(settings.data.base))
-        base, base_settings = load_model(base_run)
-        base_tokens = tokenizer.load(base_run.path / runs.TOKENIZER)
-        if not tokens.extends(base_tokens):
-            raise UsageError("the base was made with another tokenizer", where=base_run.path)
-        if tokens.size > base_tokens.size:
-            base = grow_vocabulary(base, tokens.size, seed=seed)
-            new = tokens.pieces(range(base_tokens.size, tokens.size))
-            report.say(f"the base's vocabulary grew by {', '.join(new)}")
-        if stack.decoder_layers and not base.backbone.stack.decoder_layers:
-            source, carried = warm_start(base, stack, heads, seed=seed)
-            _copy(source, model)
-            report.say(f"{base_run.path.name}: {carried}")
-            return
-        same = base_settings.objective == settings.objective
-        whole = base_run.provenance().get("imported", {"head": True})["head"]
-        keep = tuple(name for name in heads if whole and (same or name != "label"))
-        source, carried = swap_head(base, heads, seed=seed, keep=keep)
-        report.say(f"{base_run.path.name}: {carried}")
-    _copy(source, model)
-
-
-def _copy(source: Model, model: Model) -> None:
-    """A table of positions may be longer in the source than what is read here."""
-    found = source.tensors()
-    for name, tensor in model.tensors().items():
-        parallel.put(tensor, found[name].detach()[: len(tensor)])
-
-
-def load_model(run: Run, device: torch.device | None = None) -> tuple[Model, Settings]:
-    """A finished run's model, every byte checked."""
-    run.check_finished()
-    settings = settings_module.from_table(run.settings())
-    vocabulary = tokenizer.load(run.path / runs.TOKENIZER).size
-    heads = settings.objective.heads(settings.model, vocabulary)
-    expected = {
-        entry.name: entry.shape for entry in ledger.entries(settings.model, vocabulary, heads)
-    }
-    checkpoint.check_shapes(run.path / runs.WEIGHTS, expected)
-    model = Model(settings.model, vocabulary, heads)
-    checkpoint.load_weights(model, run.path / runs.WEIGHTS)
-    return model.to(device or torch.device("cpu")).eval(), settings
 
 
 def _finish(
@@ -387,15 +281,16 @@ def _tell_size(
     stack = settings.model
     report.say(
         f"{settings.objective.name}: {count:,} parameters "
-        f"({stack.layers} layers of width {stack.width}) on {place}"
+        f"({counted(stack.layers, 'layer')} of width {stack.width}) on {place}"
     )
     plan = settings.train
     if ranks.alone:
         if plan.shard:
             report.warn("train.shard needs several processes: one holds the whole model")
         return
+    share = plan.batch // ranks.world
     how = "a part of the model on each" if plan.shard else "the whole model on each"
-    report.say(f"{ranks.world} processes, {plan.batch // ranks.world} examples a step and {how}")
+    report.say(f"{ranks.world} processes, {counted(share, 'example')} a step and {how}")
     if plan.batch // plan.accumulate < ranks.world:
         report.warn(
             f"train.accumulate cuts batches into parts of {plan.batch // plan.accumulate}, fewer "

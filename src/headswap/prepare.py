@@ -15,8 +15,8 @@ from headswap.progress import Reporter, size
 from headswap.randomness import derive
 from headswap.settings import DataPlan, Settings
 from headswap.text import corpus, files, shards
-from headswap.text.check import fingerprint
 from headswap.text.corpus import LabelledText
+from headswap.text.likeness import fingerprint
 from headswap.text.loader import (
     BucketLoader,
     Labelled,
@@ -35,6 +35,7 @@ from headswap.text.sharded import Sharded
 from headswap.text.shards import Shards
 from headswap.text.tokenizer import Tokenizer
 from headswap.training.loop import Data
+from headswap.wording import counted
 
 LONG = {
     "head": "their beginning is read, which loses {:.1%} of all tokens",
@@ -113,7 +114,8 @@ class Prepared:
         plan = self.settings.train
         if not rows["valid"]:
             self.report.warn(
-                f"only {len(rows['train'])} texts: too few to hold any out, so nothing is validated"
+                f"only {counted(len(rows['train']), 'text')}: too few to hold any out, "
+                "so nothing is validated"
             )
         numbers = {label: number for number, label in enumerate(objective.labels)}
         for role, some in rows.items():
@@ -138,7 +140,7 @@ class Prepared:
         train = [pair for pair in encoded["train"] if len(pair.ids) <= longest]
         if not train:
             raise DataError(f"every pair is longer than {longest} tokens")
-        told = f"{len(train):,} pairs to train on, {len(encoded['valid']):,} to validate"
+        told = f"{counted(len(train), 'pair')} to train on, {len(encoded['valid']):,} to validate"
         if left_out := len(encoded["train"]) - len(train):
             told += f"; {left_out:,} left out, longer than {longest} tokens"
         self.report.say(told)
@@ -166,14 +168,14 @@ class Prepared:
         main = self._shards(self.paths["train"])
         if len(main) < length + 1:
             raise DataError(
-                f"the text is {len(main)} tokens, shorter than one window of {length}",
+                f"the text is {counted(len(main), 'token')}, shorter than one window of {length}",
                 where=self.paths["train"][0],
                 fix="give more text or set a smaller model.length",
             )
         windows, valid = self._split(main)
         self.report.say(
-            f"{size(len(main))} tokens, {main.manifest.documents:,} documents, "
-            f"{windows.count - windows.held_out:,} windows of {length} to train on, "
+            f"{size(len(main))} tokens, {counted(main.manifest.documents, 'document')}, "
+            f"{counted(windows.count - windows.held_out, 'window')} of {length} to train on, "
             f"{len(valid):,} to validate"
         )
         return Data(WindowLoader(windows, plan.batch, plan.seed), valid, None, plan.batch * length)
@@ -205,7 +207,9 @@ class Prepared:
         )
         for place, source, weight in zip(data.train, sources, weights, strict=True):
             share, name = weight / sum(weights), place.rstrip("/").rpartition("/")[2]
-            self.report.say(f"{name}: {source.count:,} windows, {share:.1%} of the reading")
+            self.report.say(
+                f"{name}: {counted(source.count, 'window')}, {share:.1%} of the reading"
+            )
         return Data(loader, valid, None, plan.batch * length)
 
     def _split(self, main: Shards | Sharded) -> tuple[Source, list[Window]]:
@@ -256,9 +260,10 @@ class Prepared:
         room = objective.room(self.settings.model)
         lengths = np.array([len(ids) for ids in encoded])
         lost = np.maximum(lengths - room, 0)
-        line = f"{role}: {len(lengths):,} texts, {lengths.mean():.0f} tokens on average"
+        tokens = counted(round(lengths.mean()), "token")
+        line = f"{role}: {counted(len(lengths), 'text')}, {tokens} on average"
         if lost.any():
-            line += f"; {np.count_nonzero(lost):,} are longer than {room}: "
+            line += f"; {np.count_nonzero(lost):,} longer than {room}: "
             line += LONG[objective.long].format(lost.sum() / lengths.sum())
         self.report.say(line)
 

@@ -22,6 +22,7 @@ from headswap.text.corpus import Cleaning, Reading
 from headswap.text.tokenizer import TokenizerPlan
 from headswap.training.plan import BUDGETS, Plan
 from headswap.types import Table
+from headswap.wording import counted
 
 SECTIONS = ("model", "tokenizer", "data", "train")
 DROPOUTS = ("dropout", "inner_dropout")
@@ -57,7 +58,7 @@ class DataPlan:
             given = getattr(self, name)
             if given and len(given) != len(self.train):
                 raise UsageError(
-                    f"{len(given)} data.{name} for {len(self.train)} training files",
+                    f"{len(given)} data.{name} for {counted(len(self.train), 'training file')}",
                     fix="give one weight a file, in their order",
                 )
             if given and (min(given) < 0 or sum(given) <= 0):

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from itertools import chain, islice
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from headswap import linear, metrics, predictions, scoring
+from headswap import linear, predictions, scoring
 from headswap import run as runs
+from headswap.beginning import load_model
 from headswap.decoding.stepper import Stepper, prompt_ids
 from headswap.decoding.strategies import Sampling, extend
 from headswap.decoding.translation import Search
 from headswap.errors import UsageError
 from headswap.exported import Exported, is_exported
 from headswap.linear import LinearTrained
+from headswap.measuring import Measured
 from headswap.nn.backbone import EncoderDecoder
 from headswap.nn.heads import pool
 from headswap.nn.spec import Pool
@@ -25,21 +27,17 @@ from headswap.nn.visibility import Inputs, Visibility
 from headswap.objectives import Causal, Classify, Masked, Translate
 from headswap.objectives.base import pad_rows
 from headswap.objectives.language import HEAD
-from headswap.pipeline import load_model
 from headswap.predictions import Prediction
-from headswap.report import bleu
 from headswap.run import Run
-from headswap.text import corpus, tokenizer
+from headswap.text import tokenizer
 from headswap.text.corpus import Reading
-from headswap.text.loader import Labelled, Window, by_length
-from headswap.text.pairs import PairText, read_pairs
+from headswap.text.loader import Labelled, by_length
 from headswap.training import machine
 from headswap.training.evaluate import evaluate
 from headswap.translating import Translation, Translator
 from headswap.types import Ids, Table
 
 TEXTS_AT_ONCE = 2_048
-PAIRS_AT_ONCE = 2_000
 BATCH = 64
 TOKENS_ON_CPU = 512  # a CPU is busy with that many; more would only be padded further
 UNFINISHED = "\N{REPLACEMENT CHARACTER}"
@@ -88,16 +86,8 @@ class Trained:
 
     def evaluate(self, paths: Sequence[Path], reading: Reading = Reading()) -> Table:
         """Accuracy and macro-F1 of a classifier; BLEU, chrF and TER of a translator; of a
-        language model its loss and bits per
-        byte, or its choices between minimal pairs where the files hold such."""
-        reading = replace(reading, clean=self.settings.data.clean)
-        if isinstance(self.settings.objective, Classify):
-            return self._evaluate_labels(paths, reading)
-        if isinstance(self.settings.objective, Translate):
-            return self._evaluate_pairs_of_texts(paths, reading)
-        if corpus.holds_pairs(paths[0]):
-            return self._evaluate_pairs(paths)
-        return self._evaluate_text(paths, reading)
+        language model its loss and bits per byte, or its choices between minimal pairs."""
+        return Measured(self.model, self.settings, self.tokens).on(paths, reading)
 
     def generate(
         self, prompts: Sequence[str], length: int = 50, sampling: Sampling = Sampling()
@@ -193,20 +183,9 @@ class Trained:
             )
         return Translator(self.model, self.tokens, objective)
 
-    def _evaluate_pairs_of_texts(self, paths: Sequence[Path], reading: Reading) -> Table:
-        translator = self._translator()
-        pairs = list(read_pairs(paths, reading))
-        if translator.objective.reverse:
-            pairs = [PairText(pair.target, pair.source) for pair in pairs]
-        found = translator([pair.source for pair in pairs])
-        said = [some[0].text for some in found]
-        right = [pair.target for pair in pairs]
-        exact = sum(a == b for a, b in zip(said, right, strict=True)) / len(right)
-        return {"sentences": len(pairs), **bleu.scores(said, right), "exact_match": exact}
-
     def embed(self, texts: Iterable[str], how: Pool = "mean") -> Iterator[np.ndarray]:
         """One vector a text, from the last layer."""
-        for some in groups(map(self._cleaned, texts), TEXTS_AT_ONCE):
+        for some in groups(map(self._cleaned, texts), TEXTS_AT_ONCE // 4):
             rows, hidden = self._hidden(some)
             for ids, vectors in zip(rows, hidden, strict=True):
                 length = torch.tensor([len(ids)])
@@ -270,71 +249,6 @@ class Trained:
             for i, vectors in zip(group, hidden.float().cpu().numpy(), strict=True):
                 found[i] = vectors[: len(rows[i])]
         return rows, found
-
-    def _evaluate_labels(self, paths: Sequence[Path], reading: Reading) -> Table:
-        rows, truth = corpus.labelled_as(paths, reading, self._classifier().labels)
-        examples = [Labelled(ids, 0) for ids in self.tokens.encode([row.text for row in rows])]
-        return {"texts": len(rows), **predictions.scores(self._logits(examples), truth)}
-
-    def _evaluate_pairs(self, paths: Sequence[Path]) -> Table:
-        """The share of pairs whose good sentence is likelier: by the chain rule for a causal
-        model, by pseudo-likelihood for a masked one, both for a hybrid."""
-        known = {"causal": scoring.causal_scores, "masked": scoring.masked_scores}
-        views = [view.name for view in self.settings.objective.views()]
-        ways = [(name, known[name]) for name in views if name in known]
-        hits: dict[str, dict[str, list[bool]]] = {name: {} for name, _ in ways}
-        pairs = chain.from_iterable(map(corpus.minimal_pairs, paths))
-        while some := list(islice(pairs, PAIRS_AT_ONCE)):
-            encoded = self.tokens.encode([pair.good for pair in some] + [pair.bad for pair in some])
-            for name, score in ways:
-                values = score(self.model, self.tokens, encoded)
-                better = values[: len(some)] > values[len(some) :]
-                for pair, right in zip(some, better.tolist(), strict=True):
-                    hits[name].setdefault(pair.group, []).append(right)
-        figures: Table = {"pairs": sum(map(len, next(iter(hits.values())).values()))}
-        for name, by_group in hits.items():
-            every = list(chain.from_iterable(by_group.values()))
-            figures[f"accuracy_{name}"] = sum(every) / len(every)
-        figures["groups"] = {
-            group: {name: sum(by[group]) / len(by[group]) for name, by in hits.items()}
-            for group in next(iter(hits.values()))
-        }
-        return figures
-
-    def _evaluate_text(self, paths: Sequence[Path], reading: Reading) -> Table:
-        """Every token but the ``<s>`` of a document is scored once; the end of a document
-        counts as one byte, so that the figure does not depend on the tokenizer."""
-        length = self.settings.model.length
-        totals: dict[str, float] = {}
-        counts: dict[str, float] = {}
-        size = texts = 0
-        for some in groups(corpus.documents(paths, reading), TEXTS_AT_ONCE // 16):
-            size += sum(len(text.encode()) + 1 for text in some)
-            texts += len(some)
-            windows = list(chain.from_iterable(self._cut(ids, length) for ids in self._whole(some)))
-            result = evaluate(
-                self.model, self.settings.objective, windows, self.tokens, BATCH, torch.float32
-            )
-            for name, loss in result.losses.items():
-                totals[name] = totals.get(name, 0.0) + loss * result.counts[name]
-                counts[name] = counts.get(name, 0.0) + result.counts[name]
-        figures: Table = {"documents": texts, "bytes": size}
-        for name, total in totals.items():
-            key = "loss" if len(totals) == 1 else f"loss_{name}"
-            figures[key] = total / max(counts[name], 1)
-        if "causal" in totals:
-            figures["tokens"] = int(counts["causal"])
-            figures["bits_per_byte"] = metrics.bits_per_byte(totals["causal"], size)
-        return figures
-
-    def _whole(self, texts: Sequence[str]) -> Iterator[Ids]:
-        for ids in self.tokens.encode(texts):
-            yield np.concatenate([[self.tokens.bos], ids, [self.tokens.eos]]).astype(np.int64)
-
-    @staticmethod
-    def _cut(ids: Ids, length: int) -> Iterator[Window]:
-        for start in range(0, len(ids) - 1, length):
-            yield Window(ids[start : start + length + 1])
 
 
 Loaded = Trained | LinearTrained | Exported

@@ -104,6 +104,25 @@ def test_going_on_with_a_finished_experiment_changes_nothing(experiment):
     assert page == (path / "report.html").read_bytes()
 
 
+def test_without_the_chart_library_everything_but_the_charts_is_made(experiment, monkeypatch):
+    path, _ = experiment
+    page = (path / "report.html").read_text("utf-8")
+    report = Silent()
+    with monkeypatch.context() as lacking:
+        lacking.setitem(sys.modules, "vl_convert", None)
+        for name in ("report.html", "report.json", "card.md"):
+            (path / name).unlink()
+        conduct.conduct(Folder.open(path), report)
+        bare = (path / "report.html").read_text("utf-8")
+    assert [line for line in report.lines if "vl-convert-python" in line] == [
+        f"the charts were not drawn: pip install vl-convert-python, then: headswap report {path}"
+    ]
+    assert "<svg" not in bare and "The charts were not drawn" in bare
+    assert bare.count("<details open>") == page.count("<details>")
+    verdict.write(path)
+    assert page == (path / "report.html").read_text("utf-8")
+
+
 def test_a_lost_run_is_made_again_to_the_same_bytes(experiment, tmp_path):
     path, _ = experiment
     found = json.loads((path / "report.json").read_text())

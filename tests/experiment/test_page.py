@@ -60,6 +60,16 @@ def test_the_page_is_whole_and_light(found):
     assert drawn.count("<details>") >= 7 and drawn.count("<svg") >= 6
 
 
+def test_an_arm_with_one_label_count_speaks_for_itself(found):
+    assert "causal, 60 labels: 0." not in re.sub('aria-label="[^"]*"', "", page.render(found))
+    found["sizes"] = [60]
+    found["arms"] = [row for row in found["arms"] if row["labels"] != 20]
+    drawn = re.sub('aria-label="[^"]*"', "", page.render(found))
+    assert ">causal, 60 labels: 0." in drawn and ">masked, 60 labels: 0." in drawn
+    assert ">linear, 60 labels" not in drawn, "it was trained with 120 too"
+    assert "labels alone are a point with its interval" in drawn
+
+
 def test_hostile_content_is_only_text(found):
     drawn = page.render(make_hostile(found))
     assert "<script>window" not in drawn and "<img" not in drawn and "onload=window" in drawn

@@ -11,8 +11,8 @@ from headswap.errors import DataError
 from headswap.experiment import splits
 from headswap.experiment.design import Design
 from headswap.progress import Silent
-from headswap.text.check import fingerprint
 from headswap.text.corpus import LabelledText
+from headswap.text.likeness import fingerprint
 
 
 def made(tmp_path, rows, **given):
@@ -54,7 +54,7 @@ def test_tables_that_cannot_be_learnt_from(tmp_path):
     refused(tmp_path, [*good[:2], {"text": "z", "label": "q"}], "too few for an experiment")
     refused(tmp_path, [{"text": "the same", "label": str(i % 2)} for i in range(50)], "1 different")
     rare = [*good, {"text": "strange", "label": "ugly"}]
-    refused(tmp_path, rare, "'ugly' has 1 different texts")
+    refused(tmp_path, rare, "'ugly' has 1 different text, ")
     refused(tmp_path, [{"text": row["text"]} for row in good], "no label column")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -203,6 +204,19 @@ def test_the_page_and_the_pictures_are_made(which, tokens):
     assert list(lines(found))
     for _, drawn in look.pictures(found):
         assert drawn.startswith("<svg")
+
+
+def test_without_the_chart_library_the_look_is_shown_all_the_same(
+    tokens, tmp_path, monkeypatch, capsys
+):
+    from headswap.cli import looking as command
+
+    monkeypatch.setitem(sys.modules, "vl_convert", None)
+    found = picture(trained(Causal(), tokens, replace(STACKS["modern"], length=64)), TEXT)
+    command._show(found, tmp_path / "look.html", tmp_path / "pictures", False)
+    shown = capsys.readouterr()
+    assert shown.out and "charts were not drawn: pip install vl-convert-python" in shown.err
+    assert (tmp_path / "look.html").exists() and not (tmp_path / "pictures").exists()
 
 
 def test_hostile_text_stays_text(tokens):

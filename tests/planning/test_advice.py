@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ import torch
 from headswap import settings
 from headswap.cli import main as run
 from headswap.errors import UsageError
-from headswap.planning import advice, complexity, devices, rates
+from headswap.planning import advice, complexity, devices, memory, rates
 from headswap.progress import Silent
 
 CPU = torch.device("cpu")
@@ -51,6 +52,23 @@ def test_a_calibration_times_a_machine(monkeypatch):
     assert "fits" in "\n".join(advice.lines(found))
 
 
+def test_what_is_slower_is_no_advice(monkeypatch):
+    made = settings.resolve("causal", "tiny")
+    monkeypatch.setattr(rates, "measure", lambda *_: None)
+    for seconds, told in ((0.5, "2 times as fast, "), (3.0, "would not help here, a step takes")):
+        monkeypatch.setattr(rates, "step_seconds", lambda *_, then=seconds: then)
+        first = next(iter(advice._changes(made, CPU, torch.float32, 8, 1.0)))
+        assert first["change"] == "train.precision=bf16" and first["effect"].startswith(told)
+
+
+def test_a_translators_batch_is_counted_by_the_side():
+    made = settings.resolve("translate", "transformer-base")
+    assert memory.sequences(made) == 25_000 // memory.SENTENCE
+    assert advice.tokens_a_step(made) == 50_000
+    row = advice.make(made, [], None, devices.named("A100"))["elsewhere"][0]
+    assert row["paper_hours"] == pytest.approx(row["minutes"] / 60), "the recipe is the paper's"
+
+
 @pytest.mark.parametrize("name", ["GTX 1050 Ti", "gtx-1050ti", "8xP100", "8×p100", "h200"])
 def test_devices_are_found_however_they_are_written(name):
     assert devices.named(name).memory_gib
@@ -64,7 +82,7 @@ def test_an_unknown_device_is_named():
 def test_old_chips_come_with_a_warning(capsys):
     assert not main(["plan", "transformer-base", "--device", "GTX 1050 Ti"])
     told = capsys.readouterr().out
-    assert "CUDA 12.6" in told and "paper's training" in told
+    assert "CUDA 12.6" in told and "the paper's training: 100,000 steps of 25,000 source" in told
     assert not main(["plan", "tiny", "--device", "H200", "--steps", "100", "--json"])
     (row,) = json.loads(capsys.readouterr().out)["elsewhere"]
     assert row["estimate"] and not row["note"] and row["minutes"] > 0
@@ -93,6 +111,10 @@ def test_exponents_and_crossings(monkeypatch, capsys, tmp_path):
     page = tmp_path / "page.html"
     assert not main(["inspect", "--complexity", "--width", "16", "--html", str(page)])
     assert "n²·d" in capsys.readouterr().out and "<svg" in page.read_text()
+    monkeypatch.setitem(sys.modules, "vl_convert", None)
+    assert not main(["inspect", "--complexity", "--width", "16", "--html", str(page)])
+    assert "pip install vl-convert-python" in capsys.readouterr().err
+    assert "n²·d" in page.read_text() and "<svg" not in page.read_text()
     with pytest.raises(UsageError, match="width of 12"):
         complexity.measure(12, CPU, Silent())
 

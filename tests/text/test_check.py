@@ -7,7 +7,7 @@ import pytest
 
 from conftest import BAD, GOOD, PLAIN, review_rows, write_jsonl
 from headswap.errors import UsageError
-from headswap.text import check
+from headswap.text import check, likeness
 
 
 def found(tmp_path, length=None, **splits):
@@ -70,10 +70,18 @@ def test_near_duplicates_are_found_and_strangers_are_not(tmp_path):
         words = train[index]["text"].split()
         words[index * 5] = "changed"
         test[index]["text"] = " ".join(words)
-    findings, _ = found(tmp_path, train=train, test=test)
-    near = findings["near duplicates between train and test"]["count"]
-    assert 8 <= near <= 10
-    assert len(findings) == 1
+    train[40]["text"] = train[30]["text"] + " once more"
+    findings, result = found(tmp_path, train=train, test=test)
+    near = findings["near duplicates between train and test"]
+    assert 8 <= near["count"] <= 10 and len(findings) == 2
+    assert near["rows"] == near["like"] and set(near["rows"]) <= set(range(1, 11))
+    inside = findings["near duplicates inside train"]
+    assert (inside["rows"], inside["like"]) == ((41,), (31,))
+    told = list(check.lines(result))
+    assert told[-2].endswith("inside train (at least 70% of runs shared): row 41 (like 31)")
+    first = near["rows"][0]
+    assert f"rows of test, like those of train): rows {first} (like {first}), " in told[-1]
+    assert told[-1].endswith(", …")
 
 
 def test_the_sketch_estimates_what_two_texts_share():
@@ -84,7 +92,7 @@ def test_the_sketch_estimates_what_two_texts_share():
             common, one, two = (long_text(draw, n) for n in (int(400 * share), 400, 400))
             a = (common + one[: int(len(one) * (1 - share))]).replace(" ", "")
             b = (common + two[: int(len(two) * (1 - share))]).replace(" ", "")
-            estimates.append(check.alike(check.sketch(a), check.sketch(b)))
+            estimates.append(likeness.alike(likeness.sketch(a), likeness.sketch(b)))
         expected = share / (2 - share)
         assert abs(sum(estimates) / 30 - expected) < 0.08
 

@@ -5,6 +5,7 @@ Nothing heavy is imported here: ``headswap --help`` answers without torch.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import traceback
@@ -72,12 +73,14 @@ for command in (
 ):
     app.command(command)
 
+UNREAD = 141
+"""The exit code of a program whose output nobody reads any more (128 + SIGPIPE)."""
+
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command; every expected failure is one line and an exit code."""
     try:
-        app(arguments, exit_on_error=False, print_error=False)
-        sys.stdout.flush()
+        _run(arguments)
     except CycloptsError as error:
         if os.environ.get("RANK", "0") != "0":  # of several processes one speaks
             sys.exit(UsageError.exit_code)
@@ -88,9 +91,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _fail(error)
     except KeyboardInterrupt:
         _fail(Interrupted("interrupted"))
-    except BrokenPipeError:
+    except BrokenPipeError:  # as in `headswap predict … | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
+        sys.exit(UNREAD)
     except OSError as error:
         _fail(StorageError(error.strerror or str(error), where=error.filename))
     except MemoryError:
@@ -100,6 +103,33 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _fail(HeadswapError("this is a bug in Headswap", fix="please report the lines above"))
 
 
+def _run(arguments: Sequence[str] | None) -> None:
+    """Run a command; what it printed is written out while a failure can still be told."""
+    try:
+        app(_words(arguments), exit_on_error=False, print_error=False)
+    except SystemExit as stop:
+        if isinstance(stop.__context__, BrokenPipeError):  # rich has turned it into an exit
+            raise stop.__context__ from None
+        _flush()
+        raise
+    _flush()
+
+
+def _words(arguments: Sequence[str] | None) -> list[str]:
+    """The words of a command; a lone - goes to the end, where it is a name and no option."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if words[1:].count("-") == 1 and "--" not in words:
+        words.remove("-")
+        words += ["--", "-"]
+    return words
+
+
+def _flush() -> None:
+    if sys.stdout is not None:  # it is None where the caller has closed it
+        sys.stdout.flush()
+
+
 def _fail(error: HeadswapError) -> NoReturn:
-    print(f"headswap: {error}", file=sys.stderr)
+    with contextlib.suppress(BrokenPipeError):
+        print(f"headswap: {error}", file=sys.stderr)
     sys.exit(error.exit_code)

@@ -175,9 +175,12 @@ def report(experiment: Path, /) -> None:
     """
     from headswap.experiment import verdict
     from headswap.experiment.design import PAGE
+    from headswap.report import charts
 
     found = verdict.write(experiment)
     print("\n".join(verdict.lines(found)))
+    if told := charts.missing():
+        reporter().warn(told)
     print(experiment / PAGE)
 
 

@@ -103,6 +103,7 @@ def compare(
         found = warm.compare(runs, split)
         print(json.dumps(found) if as_json else "\n".join(warm.lines(found)))
         storage.write(html, warm.page(found))
+        _say_undrawn()
         return
     if html is not None:
         raise UsageError("--html is for translators", fix="leave it out")
@@ -236,15 +237,17 @@ def _look(what: str, text: str, shown: Table, heads: list[Path], device: str) ->
 def _show(found: Table, html: Path | None, folder: Path | None, as_json: bool) -> None:
     from headswap import storage
     from headswap.looking.picture import lines
-    from headswap.report import look
+    from headswap.report import charts, look
 
     if html is not None:
         storage.write(html, look.page(found))
-    if folder is not None:
+    if folder is not None and not charts.missing():
         folder.mkdir(parents=True, exist_ok=True)
         for name, drawn in look.pictures(found):
             storage.write(folder / f"{name}.svg", drawn)
     print(json.dumps(found) if as_json else "\n".join(lines(found)))
+    if folder is not None:
+        _say_undrawn()
 
 
 def _complexity(width: int, html: Path | None, device: str, as_json: bool) -> None:
@@ -256,7 +259,15 @@ def _complexity(width: int, html: Path | None, device: str, as_json: bool) -> No
     found = complexity.measure(width, machine.pick_device(device), reporter())
     if html is not None:
         storage.write(html, page.page(found))
+        _say_undrawn()
     print(json.dumps(found) if as_json else "\n".join(page.lines(found)))
+
+
+def _say_undrawn() -> None:
+    from headswap.report import charts
+
+    if told := charts.missing():
+        reporter().warn(told)
 
 
 def recipes(*, as_json: Json = False) -> None:

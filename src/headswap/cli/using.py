@@ -1,4 +1,4 @@
-"""The commands that use finished runs: predict, evaluate, generate."""
+"""The commands that use finished runs: predict, evaluate, generate, translate, fill, embed."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
+from headswap.cli import reading
 from headswap.cli.options import (
     Device,
     Documents,
@@ -18,8 +19,10 @@ from headswap.cli.options import (
     TextColumn,
 )
 from headswap.errors import UsageError
+from headswap.wording import counted
 
 if TYPE_CHECKING:
+    from headswap.types import Table
     from headswap.use import Trained
 
 
@@ -40,8 +43,7 @@ def predict(
     run
         A finished classifier, or the folder of one exported to ONNX.
     source
-        A file of texts: .txt (one a line), .jsonl, .csv or .tsv. Without it, lines are read
-        from standard input.
+        A file of texts: .txt (one a line), .jsonl, .csv or .tsv; standard input for - or none.
     text
         A text given on the command line; may be repeated.
     out
@@ -50,14 +52,15 @@ def predict(
     from headswap import api
     from headswap.text import output
 
-    texts = _texts(text, source, text_column)
+    texts = reading.texts(text, source, text_column)
     trained = api.load(run, device=device)
-    rows = (
+    rows: Iterator[Table] = (
         {"row": number, "label": found.label, "probabilities": found.probabilities}
         for number, found in enumerate(trained.predict(texts), 1)
     )
     if out is not None:
-        print(f"{output.write_table(out, rows):,} predictions in {out}")
+        rows = reading.shown(rows, "predicting", reading.number_of(text, source, text_column))
+        print(f"{counted(output.write_table(out, rows), 'prediction')} in {out}")
         return
     for row in rows:
         print(json.dumps(row, ensure_ascii=False))
@@ -119,7 +122,7 @@ def generate(
     run
         A finished causal or hybrid run.
     prompts
-        Texts to continue. Without them, lines are read from standard input.
+        Texts to continue; lines of standard input for - or none.
     length
         The most tokens to add.
     temperature
@@ -138,7 +141,9 @@ def generate(
         raise UsageError("--top-k and --top-p need a --temperature above 0")
     sampling = Sampling(temperature, top_k, top_p, seed)
     trained = _neural(run, device, "generate")
-    for text in trained.generate(prompts or list(files.standard_input()), length, sampling):
+    if not prompts or prompts == [reading.STANDARD_INPUT]:
+        prompts = list(files.standard_input())
+    for text in trained.generate(prompts, length, sampling):
         print(text)
 
 
@@ -175,7 +180,7 @@ def translate(
     run
         A finished translator.
     source
-        A file of sentences, one a line. Without it, lines are read from standard input.
+        A file of sentences, one a line; standard input for - or none.
     text
         A sentence given on the command line; may be repeated.
     out
@@ -208,17 +213,19 @@ def translate(
 
     if best < 1 or best > beam:
         raise UsageError(f"cannot give the best {best} of {beam}", fix="use a wider --beam")
-    texts = _texts(text, source)
+    texts = reading.texts(text, source)
     how = Search(Beam(beam, penalty), Sampling(temperature, top_k, top_p, seed))
     trained = _neural(run, device, "translate")
     found = trained.translate(texts, how, backwards=backwards, aligned=align)
+    if out is not None:
+        found = reading.shown(found, "translating", reading.number_of(text, source))
     if out is not None and files.kind(out) != ".jsonl":
         count = output.write_lines(out, (some[0].text for some in found))
-        print(f"{count:,} translations in {out}")
+        print(f"{counted(count, 'translation')} in {out}")
         return
     if out is not None:
         rows = ({"translations": [vars(one) for one in some[:best]]} for some in found)
-        print(f"{output.write_table(out, rows):,} translations in {out}")
+        print(f"{counted(output.write_table(out, rows), 'translation')} in {out}")
         return
     for some in found:
         if as_json:
@@ -266,7 +273,7 @@ def fill(
 
 def embed(
     run: Path,
-    source: Path,
+    source: Path | None = None,
     /,
     *,
     out: Path,
@@ -282,7 +289,7 @@ def embed(
     run
         Any finished run.
     source
-        A file of texts: .txt (one a line), .jsonl, .csv or .tsv.
+        A file of texts: .txt (one a line), .jsonl, .csv or .tsv; standard input for - or none.
     out
         A .npy file (one row a text) or a .jsonl file.
     pool
@@ -290,35 +297,22 @@ def embed(
     tokens
         Write the vector of every token instead; needs a .jsonl file.
     """
-    from headswap.text import corpus, output
+    from headswap.text import output
 
     output.check_vectors(out, tokens)
+    texts = reading.texts([], source, text_column)
     trained = _neural(run, device, "embed texts")
-    texts = corpus.texts(source, corpus.Reading("line", text_column))
+    number = reading.number_of([], source, text_column)
     if tokens:
         rows = (
             {"pieces": found.pieces, "vectors": found.vectors.tolist()}
-            for found in trained.embed_tokens(texts)
+            for found in reading.shown(trained.embed_tokens(texts), "embedding", number)
         )
         count = output.write_table(out, rows)
     else:
-        count = output.write_vectors(out, trained.embed(texts, pool))
-    print(f"{count:,} texts in {out}")
-
-
-def _texts(text: list[str], source: Path | None, column: str | None = None) -> Iterator[str]:
-    """What a command reads: --text, a file, or standard input."""
-    from headswap.text import corpus, files
-
-    if text and source is not None:
-        raise UsageError(
-            f"texts from --text and from {source}", fix="give one of them; repeat --text for more"
-        )
-    if text:
-        return iter(text)
-    if source is not None:
-        return corpus.texts(source, corpus.Reading("line", column))
-    return files.standard_input()
+        vectors = reading.shown(trained.embed(texts, pool), "embedding", number)
+        count = output.write_vectors(out, vectors)
+    print(f"{counted(count, 'text')} in {out}")
 
 
 def _neural(run: Path, device: str, verb: str) -> Trained:

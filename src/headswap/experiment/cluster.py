@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from headswap.errors import Interrupted, ResourceError, StorageError
 from headswap.experiment.jobs import interruptible, told
 from headswap.progress import Reporter
+from headswap.wording import counted
 
 RETRIES, SECONDS = 3, 5.0
 W = TypeVar("W")
@@ -119,7 +120,7 @@ def share_out(cpus: int, gpus: float) -> tuple[int, int]:
         by_cpu = node.get("CPU", 0.0) / cpus
         places += int(min(by_cpu, node.get("GPU", 0.0) / gpus) if gpus else by_cpu)
     if not places:
-        share = f"{cpus} CPUs" + (f" and {gpus:g} GPUs" if gpus else "")
+        share = counted(cpus, "CPU") + (f" and {gpus:g} GPUs" if gpus else "")
         raise ResourceError(
             f"no host of the cluster has {share} for a run", fix="give fewer --cpus or --gpus"
         )

@@ -19,11 +19,13 @@ from headswap.experiment.sharing import side_by_side
 from headswap.importing.base import open_base
 from headswap.planning import memory
 from headswap.progress import Reporter, duration
+from headswap.report import charts
 from headswap.run import Run
 from headswap.text import check, files
 from headswap.text.tokenizer import TOKENS_A_WORD
 from headswap.training import machine
 from headswap.types import Table
+from headswap.wording import counted
 
 
 def start(design: Design, out: Path, report: Reporter) -> Folder:
@@ -74,6 +76,8 @@ def conduct(folder: Folder, report: Reporter, on: str | None = None) -> Folder:
     _keep_best(folder, found)
     for line in verdict.lines(found):
         report.say(line)
+    if told := charts.missing():
+        report.warn(f"{told}, then: headswap report {folder.path}")
     return folder
 
 
@@ -165,11 +169,12 @@ def _tell(plan: Plan, report: Reporter) -> None:
     rates = {arm.name: plan.rates(arm)[0] for arm in plan.arms if arm.neural}
     runs = len(set(plan.trials()) | set(plan.final(rates)))
     made = sum(base.objective is not None for base in plan.bases)
+    sizes, seeds = ", ".join(f"{size:,}" for size in plan.sizes), counted(plan.seeds, "seed")
     report.say(
-        f"plan: {', '.join(arm.name for arm in plan.arms)} with "
-        f"{', '.join(f'{size:,}' for size in plan.sizes)} labels and {plan.seeds} seeds: "
+        f"plan: {', '.join(arm.name for arm in plan.arms)} with {sizes} labels and {seeds}: "
         + (f"{made} to pretrain, then " if made else "")
-        + f"{runs} runs, {plan.workers} at a time, about {duration(60 * plan.minutes)} in all"
+        + f"{counted(runs, 'run')}, {plan.workers} at a time, about "
+        + f"{duration(60 * plan.minutes)} in all"
     )
     if plan.reach:
         more = ", ".join(f"{size:,}" for size in plan.reach)
@@ -212,7 +217,7 @@ def _checked(design: Design, rows: splits.Rows, report: Reporter) -> Table:
         reasons = [entry["what"] for entry in found["findings"] if entry["fatal"]]
         raise DataError(f"the experiment would be meaningless: {'; '.join(reasons)}")
     for entry in found["findings"]:
-        entry["rows"] = list(entry["rows"])[:50]
+        entry["rows"], entry["like"] = entry["rows"][:50], entry["like"][:50]
     return found | {"leaked_from_text": splits.leaked_from_text(design, rows)}
 
 

@@ -11,6 +11,7 @@ from headswap import config, storage
 from headswap import run as runs
 from headswap.errors import StorageError, UsageError
 from headswap.text.corpus import Cleaning, Reading
+from headswap.wording import counted
 
 DESIGN, PROVENANCE, PLAN, CHECK, EXAMPLES = (
     "experiment.toml",
@@ -81,7 +82,9 @@ class Design:
             raise UsageError(f"{self.minutes:g} minutes", fix="give --minutes above 0")
         for size in (*self.labels, *self.reach):
             if size < 2:
-                raise UsageError(f"{size} labels cannot be learnt from", fix="give 2 or more")
+                raise UsageError(
+                    f"{counted(size, 'label')} cannot be learnt from", fix="give 2 or more"
+                )
         if len(set(self.objectives)) < len(self.objectives):
             raise UsageError("an objective is named twice")
 

@@ -20,7 +20,7 @@ from headswap.predictions import Predictions
 from headswap.report import stats
 from headswap.run import Run
 from headswap.text import corpus
-from headswap.text.check import fingerprint
+from headswap.text.likeness import fingerprint
 from headswap.types import Table
 
 BINS = 10

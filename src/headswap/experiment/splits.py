@@ -14,8 +14,9 @@ from headswap.prepare import hold_out, label_order
 from headswap.progress import Reporter
 from headswap.randomness import derive
 from headswap.text import corpus, files
-from headswap.text.check import fingerprint
 from headswap.text.corpus import LabelledText, Reading
+from headswap.text.likeness import fingerprint
+from headswap.wording import counted
 
 TEST_SHARE, VALID_SHARE = 0.25, 0.15
 FEWEST_TEXTS, FEWEST_OF_A_CLASS = 20, 3
@@ -37,7 +38,7 @@ def make(design: Design, report: Reporter) -> Rows:
     for role, share in (("test", TEST_SHARE), ("valid", VALID_SHARE)):
         if not given[role]:
             rows["train"], rows[role] = hold_out(rows["train"], share, 0)
-            report.say(f"{role}: {len(rows[role]):,} texts held out of the table")
+            report.say(f"{role}: {counted(len(rows[role]), 'text')} held out of the table")
     known = {row.label for row in rows["train"]}
     for role in ("valid", "test"):
         found = {row.label for row in rows[role]}
@@ -103,15 +104,16 @@ def _check_table(rows: Sequence[LabelledText], where: str, whole: bool) -> None:
         )
     if counts.total() < FEWEST_TEXTS:
         raise DataError(
-            f"{len(rows)} rows with {counts.total()} different texts are too few for an experiment",
+            f"too few for an experiment: {counted(len(rows), 'row')} with "
+            f"{counted(counts.total(), 'different text')}",
             where=where,
             fix=f"give at least {FEWEST_TEXTS} different texts",
         )
     for label in sorted({row.label for row in rows}):
         if whole and counts[label] < FEWEST_OF_A_CLASS:
             raise DataError(
-                f"the class {label!r} has {counts[label]} different texts, too few to train, "
-                "validate and test on",
+                f"the class {label!r} has {counted(counts[label], 'different text')}, too few "
+                "to train, validate and test on",
                 where=where,
                 fix="add some, merge it with another class or take it out",
             )

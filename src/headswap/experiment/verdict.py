@@ -13,6 +13,7 @@ from headswap.experiment import findings
 from headswap.experiment.design import CARD, PAGE, REPORT
 from headswap.report import page
 from headswap.types import Table
+from headswap.wording import counted
 
 
 def write(path: Path) -> Table:
@@ -105,7 +106,7 @@ def _span(interval: dict[str, Any]) -> str:
 def lines(found: Table) -> Iterator[str]:
     """The findings for a terminal."""
     yield ""
-    yield f"accuracy on {found['test_texts']:,} test texts"
+    yield f"accuracy on {counted(found['test_texts'], 'test text')}"
     sizes = found["sizes"] + found["reach"]
     yield "  " + f"{'labels':22}" + "".join(f"{size:>9,}" for size in sizes)
     names = list(dict.fromkeys(row["name"] for row in found["arms"]))
@@ -129,12 +130,12 @@ def card(found: Table) -> str:
         f"Headswap {found['provenance']['headswap']} from {found['main']:,} labelled texts.",
         "## How good it is",
         f"- accuracy {row['accuracy']:.3f} [{texts[0]:.3f}, {texts[1]:.3f} over texts], macro-F1 "
-        f"{row['macro_f1']:.3f}, the mean of {found['seeds']} seeds on {found['test_texts']:,} "
-        "test texts that were scored once",
+        f"{row['macro_f1']:.3f}, the mean of {counted(found['seeds'], 'seed')} on "
+        f"{counted(found['test_texts'], 'test text')}, scored once",
         f"- expected calibration error {row['calibration_error']:.3f}; "
         f"{row['calibration_error_tempered']:.3f} at a temperature of {row['temperature']:.2f}",
-        f"- {leaks:,} test texts also stand in the training data"
-        + (f"; without them {row['accuracy_without_leaks']:.3f}" if leaks else ""),
+        f"- {counted(leaks, 'test text')} also in the training data"
+        + (f"; accuracy on the others {row['accuracy_without_leaks']:.3f}" if leaks else ""),
         "## Compared with",
         "| arm | accuracy | over texts | macro-F1 |\n|---|---|---|---|\n"
         + "\n".join(

@@ -17,6 +17,7 @@ from headswap.text.tokenizer_json import JSON_FILE, JsonTokenizer
 from headswap.types import Table
 from headswap.use import Trained, load
 from headswap.version import __version__
+from headswap.wording import counted
 
 Target = Literal["hf", "onnx", "ctranslate2"]
 PARITY = "headswap-parity.json"
@@ -82,8 +83,9 @@ def _card(trained: Trained, run: Run, to: Target, found: Table) -> str:
     labels = getattr(objective, "labels", ())
     parts = [
         f"# {run.path.name}",
-        f"A {objective.name} model made by Headswap {__version__}: {stack.layers} layers of width "
-        f"{stack.width}, {trained.tokens.size:,} tokens, {stack.length} positions.",
+        f"A {objective.name} model made by Headswap {__version__}: "
+        f"{counted(stack.layers, 'layer')} of width {stack.width}, "
+        f"{trained.tokens.size:,} tokens, {stack.length} positions.",
     ]
     if labels:
         parts.append("Labels: " + ", ".join(f"`{label}`" for label in labels) + ".")

@@ -29,6 +29,7 @@ from headswap.text.shards import cache_root
 from headswap.text.tokenizer import SMALLEST, Tokenizer, TokenizerPlan
 from headswap.training.plan import Plan
 from headswap.types import Table
+from headswap.wording import counted
 
 SCHEME = "hf:"
 FORMAT = 1
@@ -143,8 +144,8 @@ def _told(
     stack = settings.model
     reading = "causally" if settings.objective.visibility == "causal" else "in full"
     parts = [
-        f"{family}, {stack.layers} layers of width {stack.width}, {tokens.size:,} tokens, "
-        f"read {reading} up to {stack.length:,} at a time"
+        f"{family}, {counted(stack.layers, 'layer')} of width {stack.width}, "
+        f"{tokens.size:,} tokens, read {reading} up to {stack.length:,} at a time"
     ]
     if tokens.appended:
         parts.append(f"appended {', '.join(tokens.appended)}")

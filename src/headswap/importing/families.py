@@ -1,5 +1,5 @@
 """The families of models that are bases here, each as the stack that computes the same and its
-tensors under our names. The inverse of ``export/hf.py``, and of more.
+tensors under our names. The inverse of ``export/families.py``, and of more.
 
 | family | becomes |
 |---|---|

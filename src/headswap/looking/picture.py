@@ -18,6 +18,7 @@ from headswap.nn.visibility import Rule
 from headswap.objectives import Classify
 from headswap.types import Table
 from headswap.use import Trained
+from headswap.wording import counted
 
 ROOM = 3_400_000
 POSITIONS, WIDTH = 128, 128
@@ -145,7 +146,7 @@ def lines(found: Table) -> Iterator[str]:
         what = "its source" if kind["name"] == "cross" else "itself"
         yield (
             f"{'target' if kind['name'] == 'cross' else kind['name']} looks at {what}: "
-            f"{layers} layers of {heads} heads"
+            f"{counted(layers, 'layer')} of {counted(heads, 'head')}"
         )
     held = found["proof"]
     blind = sum(not may for may in held["allowed"])
@@ -153,11 +154,11 @@ def lines(found: Table) -> Iterator[str]:
     outcome = f"every position may look at it; they moved by {low:.3f} to {high:.3f}"
     if blind:
         moved = "none moved" if held["holds"] else "SOME MOVED"
-        outcome = f"of {blind} positions that may not look at it, {moved}"
+        outcome = f"of {counted(blind, 'position')} that may not look at it, {moved}"
     yield f"{held['was']} became {held['became']} at place {held['changed']}: {outcome}"
     if told := found["passes"]:
         yield (
-            f"{told['positions']} next tokens in one masked pass: loss "
+            f"{counted(told['positions'], 'next token')} in one masked pass: loss "
             f"{told['loss_at_once']:.4f} in {1e3 * told['seconds_at_once']:.1f} ms; position by "
             f"position: "
             f"{told['loss_one_by_one']:.4f} in {1e3 * told['seconds_one_by_one']:.1f} ms"

@@ -13,6 +13,7 @@ from headswap.nn.backbone import Backbone, EncoderDecoder
 from headswap.nn.heads import LanguageModelHead
 from headswap.nn.spec import HeadSpec, Stack
 from headswap.randomness import derive
+from headswap.wording import counted
 
 COURSE_RANGE = 0.1
 NORMAL_SCALE = 0.02
@@ -49,7 +50,7 @@ class Carried:
     heads: bool = False
 
     def __str__(self) -> str:
-        kept = f"carried over {self.tensors} tensors ({self.parameters:,} parameters)"
+        kept = f"carried over {counted(self.tensors, 'tensor')} ({self.parameters:,} parameters)"
         if self.new_tensors:
             return f"{kept}; new: {self.new_tensors} ({self.new_parameters:,} parameters)"
         return f"{kept}, the head included" if self.heads else f"{kept}; the head is new"

@@ -20,6 +20,7 @@ from headswap.objectives.base import Batch, Context, Objective, Targets, Term, p
 from headswap.text.loader import Labelled, fitted
 from headswap.text.tokenizer import MASK, Tokenizer
 from headswap.types import Ids
+from headswap.wording import counted
 
 HEAD = TERM = "label"
 MOST_WINDOWS = 32
@@ -56,7 +57,7 @@ class Classify:
     def __post_init__(self) -> None:
         if self.labels and self.class_weights and len(self.class_weights) != len(self.labels):
             raise UsageError(
-                f"{len(self.class_weights)} class weights for {len(self.labels)} labels",
+                f"{counted(len(self.class_weights), 'class weight')} for {len(self.labels)} labels",
                 fix=f"give one weight for each of: {', '.join(self.labels)}",
             )
         for name in ("token_dropout", "label_smoothing"):

@@ -22,11 +22,17 @@ from headswap.text.sharded import Sharded
 from headswap.text.tokenizer import TOKENS_A_WORD
 from headswap.training import machine
 from headswap.types import Table
+from headswap.wording import counted
 
 TOKENS_A_PARAMETER = 20  # Hoffmann et al. 2022, table 3
 PASSES = 4  # so often, text is worth about as much as new text (Muennighoff et al. 2023)
-# Vaswani et al. 2017, section 5: the base model, 12 hours on 8 P100.
-PAPER, PAPER_STEPS, PAPER_TOKENS = "transformer-base", 100_000, 100_000 * 50_000
+# Vaswani et al. 2017, section 5: the base model.
+PAPER, PAPER_TOKENS = "transformer-base", 100_000 * 50_000
+PAPER_TOLD = (
+    "100,000 steps of 25,000 source and 25,000 target tokens, 12 hours on 8 P100 "
+    "(Vaswani et al. 2017, the base model)"
+)
+HELPS = 0.95  # of a step's time; what takes longer is no advice
 GIB = 2**30
 
 
@@ -46,6 +52,7 @@ def make(
         "training_flops_a_token": flops,
         "batch": memory.sequences(settings),
         "length": memory.sequence_length(settings),
+        "tokens_a_step": tokens_a_step(settings),
         "text_tokens": tokens,
     }
     steps = steps_of(settings, tokens)
@@ -148,6 +155,11 @@ def _changes(
         then = rates.step_seconds(measured, settings, vocabulary, batch)
         need = memory.needed(settings, vocabulary, kind, place.type, batch)
         effect = f"{second / then:.2g} times as fast, {need.total / GIB:.2g} GiB"
+        if then > HELPS * second:
+            effect = (
+                f"would not help here, a step takes {then / second:.2g} times as long "
+                f"({need.total / GIB:.2g} GiB)"
+            )
         yield {"change": f"train.precision={other}", "effect": effect}
     half = max(1, batch // 2)
     if half < batch:
@@ -216,11 +228,11 @@ def flops_a_token(settings: Settings) -> float:
 
 
 def tokens_a_step(settings: Settings) -> float:
-    plan = settings.train
-    if plan.batch_tokens is not None:
-        return plan.batch_tokens
-    sides = 2 if settings.model.decoder_layers else 1
-    return memory.sequences(settings) * memory.sequence_length(settings) * sides
+    """Tokens read in a step, of a translator on both sides."""
+    whole = memory.sequences(settings) * memory.sequence_length(settings)
+    if not settings.model.decoder_layers:
+        return whole
+    return 2 * (settings.train.batch_tokens or whole)
 
 
 def steps_of(settings: Settings, tokens: float | None) -> float | None:
@@ -257,6 +269,8 @@ def lines(found: Table) -> Iterator[str]:
     )
     if found["text_tokens"] is not None:
         yield f"text: about {found['text_tokens']:,.0f} tokens"
+    if found["recipe"] == PAPER:
+        yield f"the paper's training: {PAPER_TOLD}"
     if "here" in found:
         yield from _here_lines(found, found["here"])
     yield "elsewhere (estimates from data sheets, not measured):"
@@ -290,7 +304,10 @@ def _here_lines(found: Table, here: Table) -> Iterator[str]:
     if here["minutes"] is None:
         yield "  time: unknown without --text or another budget"
     elif here["steps"] is not None:
-        yield f"  time: {here['steps']:,.0f} steps take about {duration(60 * here['minutes'])}"
+        yield (
+            f"  time: {counted(round(here['steps']), 'step')} of {found['tokens_a_step']:,.0f} "
+            f"tokens, about {duration(60 * here['minutes'])}"
+        )
     if "size" in here:
         size = here["size"]
         yield (
@@ -299,9 +316,6 @@ def _here_lines(found: Table, here: Table) -> Iterator[str]:
             f"{PASSES} passes); the nearest recipe is {size['recipe']}"
         )
     if "paper_hours" in here:
-        yield (
-            f"  the paper's {PAPER_STEPS:,} steps, 12 hours on 8 P100, would take "
-            f"{here['paper_hours']:,.0f} hours here"
-        )
+        yield f"  the paper's training: about {here['paper_hours']:,.0f} hours here"
     for row in here["changes"]:
         yield f"  {row['change']}: {row['effect']}"

@@ -113,12 +113,11 @@ def sequence_length(settings: Settings) -> int:
 
 
 def sequences(settings: Settings) -> int:
-    """How many sequences a step reads; of pairs, as many as its tokens allow."""
+    """How many sequences a step reads; of pairs, as many as its tokens of a side allow."""
     plan = settings.train
-    if plan.batch_tokens is None:
+    if plan.batch_tokens is None or not settings.model.decoder_layers:
         return plan.batch
-    sides = 2 if settings.model.decoder_layers else 1
-    return max(1, plan.batch_tokens // (sides * sequence_length(settings)))
+    return max(1, plan.batch_tokens // sequence_length(settings))
 
 
 def largest(

@@ -23,6 +23,7 @@ from headswap.planning.rings import WAYS, Fleet, Way, exposed
 from headswap.settings import Settings
 from headswap.training import machine
 from headswap.types import Table
+from headswap.wording import counted
 
 GATHERED_LAYERS = 2  # the one that is computed and the one that comes next
 
@@ -53,7 +54,7 @@ def make(
     whole, vocabulary = memory.sequences(settings), settings.tokenizer.vocabulary
     if whole % fleet.world:
         raise UsageError(
-            f"{fleet.world} GPUs cannot share a batch of {whole} sequences evenly",
+            f"{fleet.world} GPUs cannot share a batch of {counted(whole, 'sequence')} evenly",
             fix=f"give --batch {math.ceil(whole / fleet.world) * fleet.world}",
         )
     heads = settings.objective.heads(settings.model, vocabulary)

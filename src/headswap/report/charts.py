@@ -3,6 +3,9 @@
 Colours are those of ``COLOURS``; the page's stylesheet maps each to a colour of its light or
 dark theme. Every mark carries a sentence (``hint``) that the page shows on hover and that
 screen readers read.
+
+Without the library that draws, every chart is empty and ``missing`` says so: a page still holds
+the tables, and work of hours does not end in an error.
 """
 
 from __future__ import annotations
@@ -12,7 +15,6 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headswap.errors import ResourceError
 from headswap.types import Table
 
 # Okabe and Ito's colours, told apart by people of every colour vision.
@@ -20,10 +22,20 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8
 SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "stroke", "wedge")
 INK, FAINT = "#123456", "#abcdef"
 WIDTH, HEIGHT = 460, 240
+LINE_HEIGHT = 15
 FONT = "Helvetica, Arial, Liberation Sans, sans-serif"
 
 Series = Mapping[str, int]
 """The series of a chart in their order, each with the number of its colour and shape."""
+
+
+def missing() -> str | None:
+    """What to tell the user where the charts are empty; None where they can be drawn."""
+    try:
+        import vl_convert  # noqa: F401
+    except ImportError:
+        return "the charts were not drawn: pip install vl-convert-python"
+    return None
 
 
 def lines(
@@ -36,7 +48,9 @@ def lines(
     marks: Mapping[str, float] | None = None,
 ) -> str:
     """Lines with points; ``rows`` have x, y, low, high, series and hint. ``marks`` are upright
-    lines at places on the x axis, each in the colour of its series."""
+    lines at places on the x axis, each in the colour of its series. A row with ``told`` is the
+    only one of its series: a point with its interval, what is told of it, and a dashed line
+    across, by which it is compared with the others."""
     encoding = {"x": {"field": "x", **x}, "color": _colour(names)}
     layers: list[Table] = []
     if band:
@@ -68,6 +82,7 @@ def lines(
             },
         }
     )
+    layers += _alone(rows, encoding, y)
     layers.append(_points({**encoding, "y": {"field": "y", **y}}, names))
     if marks:
         layers.append(
@@ -185,6 +200,36 @@ def bars(rows: Sequence[Table], title: str) -> str:
     return draw(rows, layers, HEIGHT, {"step": 24})
 
 
+def _alone(rows: Sequence[Table], encoding: Table, y: Table) -> list[Table]:
+    """The layers of rows that are the only ones of their series."""
+    lonely = sorted((row for row in rows if "told" in row), key=lambda row: float(row["y"]))
+    if not lonely:
+        return []
+    end = max(row["x"] for row in rows)
+    values = [row[name] for row in rows for name in ("y", "low", "high") if row[name] is not None]
+    apart = LINE_HEIGHT / HEIGHT * (max(values) - min(values))
+    drawn: list[Table] = []
+    for row in lonely:  # what is told of two points must not lie on each other
+        lowest = drawn[-1]["place"] + apart if drawn else row["y"]
+        drawn.append({**row, "end": end, "place": max(row["y"], lowest)})
+    rule = {"type": "rule", "aria": False}
+    text = {"type": "text", "align": "left", "dx": 10, "dy": -7, "fontSize": 12, "aria": False}
+    upright = {"y": {"field": "low", **y}, "y2": {"field": "high"}}
+    across = {"y": {"field": "y", **y}, "x2": {"field": "end"}}
+    written = {
+        "x": encoding["x"],
+        "y": {"field": "place", **y},
+        "text": {"field": "told"},
+        "color": {"value": INK},
+    }
+    layers = [
+        {"mark": {**rule, "strokeWidth": 7, "opacity": 0.35}, "encoding": {**encoding, **upright}},
+        {"mark": {**rule, "strokeDash": [4, 4]}, "encoding": {**encoding, **across}},
+        {"mark": text, "encoding": written},
+    ]
+    return [{**layer, "data": {"values": drawn}} for layer in layers]
+
+
 def _points(encoding: Table, names: Series) -> Table:
     return {
         "mark": {"type": "point", "filled": True, "size": 55, "opacity": 1},
@@ -216,7 +261,7 @@ def _picked(values: Sequence[str], names: Series) -> list[str]:
 def draw(
     rows: Sequence[Table], layers: Sequence[Table], height: Any = HEIGHT, width: Any = WIDTH
 ) -> str:
-    """One chart as an SVG element."""
+    """One chart as an SVG element; nothing where the library is missing."""
     spec = {
         "$schema": "https://vega.github.io/schema/vega-lite/v5.json",
         "background": None,
@@ -244,16 +289,12 @@ def draw(
             "legend": {"labelColor": INK, "labelFontSize": 12, "symbolSize": 80},
         },
     }
-    return _render(json.dumps(spec, sort_keys=True))
+    return "" if missing() else _render(json.dumps(spec, sort_keys=True))
 
 
 @functools.cache
 def _render(spec: str) -> str:
-    try:
-        import vl_convert
-    except ImportError as error:
-        raise ResourceError(
-            "drawing charts needs vl-convert-python", fix="pip install vl-convert-python"
-        ) from error
+    import vl_convert
+
     drawn = str(vl_convert.vegalite_to_svg(json.loads(spec)))
     return drawn.replace("<svg ", '<svg role="group" ', 1)

@@ -17,6 +17,7 @@ from headswap.predictions import Predictions
 from headswap.report import stats
 from headswap.run import Run
 from headswap.types import Table
+from headswap.wording import counted
 
 Split = Literal["test", "valid"]
 LINEAR = "linear"
@@ -175,7 +176,7 @@ def _bounds(interval: stats.Interval | None) -> list[float] | None:
 
 def lines(found: Table) -> Iterator[str]:
     """The comparison for a terminal."""
-    yield f"accuracy on {found['texts']:,} {found['split']} texts, 95% intervals"
+    yield f"accuracy on {counted(found['texts'], found['split'] + ' text')}, 95% intervals"
     for arm in found["arms"]:
         seeds = arm["accuracy_over_seeds"]
         shown = "no seed interval (one seed)" if seeds is None else f"over seeds {_show(seeds)}"
@@ -186,7 +187,7 @@ def lines(found: Table) -> Iterator[str]:
         )
     for row in found["differences"]:
         seeds, texts = row["over_seeds"], row["over_texts"]
-        shown = "no seed interval" if seeds is None else f"over {_plural(row)} {_pair(seeds)}"
+        shown = "no seed interval" if seeds is None else f"over {_paired(row)} {_pair(seeds)}"
         holm = f", Holm p {texts['p_holm']:.3g}" if "p_holm" in texts else ""
         yield (
             f"  {row['to']} - {row['from']}: {row['gain']:+.4f}  over texts {_pair(texts)} "
@@ -196,8 +197,8 @@ def lines(found: Table) -> Iterator[str]:
         yield f"  compared although budgets or selection differ: {found['why']}"
 
 
-def _plural(row: Table) -> str:
-    return f"{len(row['paired_seeds'])} paired seeds"
+def _paired(row: Table) -> str:
+    return counted(len(row["paired_seeds"]), "paired seed")
 
 
 def _pair(interval: dict[str, Any]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from importlib import resources
 from typing import Any
@@ -14,6 +15,7 @@ from markupsafe import Markup
 from headswap.errors import ResourceError
 from headswap.report import charts
 from headswap.types import Table
+from headswap.wording import counted
 
 STEPS = 5
 KINDS = {
@@ -51,12 +53,18 @@ def fill(
         raise ResourceError("the report needs jinja2", fix="pip install jinja2") from error
     style, code = _file("report.css") + _theme(), _file(script)
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
-    environment.filters |= {"number": _number, "accuracy": _accuracy, "span": _span}
+    environment.filters |= {
+        "number": _number,
+        "accuracy": _accuracy,
+        "span": _span,
+        "counted": counted,
+    }
     return environment.from_string(_file(template)).render(
         found=found,
         charts={name: Markup(chart) for name, chart in drawn.items()},
         style=Markup(style),
         script=Markup(code),
+        undrawn=charts.missing() if drawn else None,
         policy=(
             f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(code)}'; "
             "base-uri 'none'; form-action 'none'"
@@ -89,6 +97,7 @@ def _charts(found: Table) -> Iterator[tuple[str, str]]:
     if len(found["sizes"]) + len(found["reach"]) > 1:
         points = [{**_dot(row), "x": row["labels"]} for row in found["arms"]]
         points = [point for point in points if point["series"] in trained]
+        tell_alone(points, "labels", 3)
         axis = _accuracy_axis("test accuracy")
         sizes = _labels_axis(found["sizes"] + found["reach"])
         yield "curve", charts.lines(points, trained, sizes, axis)
@@ -102,6 +111,14 @@ EPOCH = {"type": "quantitative", "axis": {"title": "epoch", "tickMinStep": 1, "f
 def _accuracy_axis(title: str) -> Table:
     scale = {"zero": False, "nice": True}
     return {"type": "quantitative", "scale": scale, "axis": {"title": title, "format": ".2f"}}
+
+
+def tell_alone(points: list[Table], unit: str, digits: int) -> None:
+    """Let those points speak that are the only ones of their series."""
+    counts = Counter(point["series"] for point in points)
+    for point in points:
+        if counts[point["series"]] == 1:
+            point["told"] = f"{point['series']}, {point['x']:,} {unit}: {point['y']:.{digits}f}"
 
 
 def _labels_axis(sizes: list[int]) -> Table:
@@ -122,7 +139,7 @@ def _bins(row: Table) -> Iterator[Table]:
             "x": part["confidence"],
             "y": part["accuracy"],
             "series": row["name"],
-            "hint": f"{row['name']}: {part['texts']:,} predictions of confidence "
+            "hint": f"{row['name']}: {counted(part['texts'], 'prediction')} of confidence "
             f"{part['confidence']:.2f}, {part['accuracy']:.2f} right",
         }
 

@@ -10,6 +10,7 @@ from headswap.errors import DataError, StorageError, UsageError
 from headswap.report import bleu
 from headswap.run import PREDICTIONS, Run
 from headswap.types import Table
+from headswap.wording import counted
 
 
 def are_translators(paths: Sequence[Path]) -> bool:
@@ -48,7 +49,8 @@ def compare(paths: Sequence[Path], split: str) -> Table:
 
 def lines(found: Table) -> Iterator[str]:
     """The comparison for a terminal."""
-    yield f"{found['sentences']:,} {found['split']} sentences; sacreBLEU {_signature(found)}"
+    sentences = counted(found["sentences"], f"{found['split']} sentence")
+    yield f"{sentences}; sacreBLEU {_signature(found)}"
     for row in found["runs"]:
         old = row.get(bleu.OLD)
         shown = "" if old is None else f"  tokenised lower-case BLEU {old:.2f}"

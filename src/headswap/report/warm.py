@@ -15,6 +15,7 @@ from headswap.report import bleu, charts, stats, translations
 from headswap.report import page as pages
 from headswap.run import METRICS, SCORES, Run
 from headswap.types import Table
+from headswap.wording import counted
 
 SCRATCH = "scratch"
 EXAMPLES = 3
@@ -200,7 +201,7 @@ def verdict(found: Table) -> str:
         bounds = [texts] + ([seeds] if seeds else [])
         told = "no seed interval"
         if seeds:
-            told = f"{seeds['low']:.2f}, {seeds['high']:.2f} over {row['seeds']} seeds"
+            told = f"{seeds['low']:.2f}, {seeds['high']:.2f} over {counted(row['seeds'], 'seed')}"
         measured = (
             f"{row['gain']:+.2f} [{told}; {texts['low']:.2f}, {texts['high']:.2f} over sentences]"
         )
@@ -217,7 +218,7 @@ def verdict(found: Table) -> str:
 
 
 def lines(found: Table) -> Iterator[str]:
-    yield f"BLEU on {found['sentences']:,} {found['split']} sentences; sacreBLEU " + str(
+    yield f"BLEU on {counted(found['sentences'], found['split'] + ' sentence')}; sacreBLEU " + str(
         found["signature"]
     )
     for row in found["arms"]:
@@ -240,6 +241,7 @@ def page(found: Table) -> str:
     }
     if len(found["sizes"]) > 1:
         points = [{**_dot(row), "x": row["pairs"]} for row in found["arms"]]
+        pages.tell_alone(points, "pairs", 2)
         drawn["pairs"] = charts.lines(points, arms, _pairs_axis(found["sizes"]), BLEU)
     for size in found["sizes"]:
         points = [p for row in found["curves"] if row["pairs"] == size for p in _by_step(row)]

@@ -1,13 +1,11 @@
 """What is wrong with a data set before anything is trained on it.
 
-Texts are streamed and only a few numbers of each are kept: a hash of the text without case,
-spacing and punctuation, and a sketch of it (the smallest hashes of its letter runs) that
-estimates how much two texts share. Memory grows with the number of texts, not their length.
+Texts are streamed and only a few numbers of each are kept, so that memory grows with the number
+of texts and not with their length.
 """
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,15 +17,14 @@ import numpy as np
 from headswap.errors import UsageError
 from headswap.text import corpus, files
 from headswap.text.corpus import Reading
+from headswap.text.likeness import NEAR, fingerprint, letters_of, near, sketch
 from headswap.text.tokenizer import TOKENS_A_WORD
 from headswap.types import Table
+from headswap.wording import counted
 
 SHOWN_ROWS, SHOWN_LABELS = 5, 10
-NOISE = re.compile(r"[\W_]+")
 HTML = re.compile(r"</?[a-zA-Z][^<>]{0,200}>|&(?:[a-z]{2,8}|#\d{2,6});")
 DAMAGE = re.compile("\ufffd|Ã[\u0080-\u00bf©¨§ª]|â€[™œ\u009d]|Â[\u0080-\u00bf]")
-RUN, SAMPLED, SKETCH, BANDS = 24, 8, 16, 6
-NEAR = 0.7
 LEAKS = (
     ("text", "test"),
     ("train", "test"),
@@ -36,7 +33,6 @@ LEAKS = (
     ("valid", "train"),
     ("text", "train"),
 )
-MIXER = np.uint64(0x9E3779B97F4A7C15)
 LANGUAGES = {
     "English": "the and of to in is that it was for with".split(),
     "French": "le la les de et des est une que pour dans".split(),
@@ -69,13 +65,15 @@ class Split:
 @dataclass(frozen=True)
 class Finding:
     """One line of the report; ``rows`` are the texts it speaks of, counted from 1 in their
-    split. ``fatal`` findings make training meaningless."""
+    split, and ``like`` the rows of the other split that they resemble. ``fatal`` findings make
+    training meaningless."""
 
     what: str
     count: int
     detail: str = ""
     fatal: bool = False
     rows: tuple[int, ...] = ()
+    like: tuple[int, ...] = ()
 
 
 def check(
@@ -116,7 +114,7 @@ def examine(
 def _read(stream: Iterable[tuple[str, str | None]]) -> Split:
     split = Split()
     for text, label in stream:
-        letters = _letters(text)
+        letters = letters_of(text)
         split.texts += 1
         split.words.append(text.count(" ") + 1)
         split.keys.append(fingerprint(text))
@@ -134,47 +132,10 @@ def texts(paths: Sequence[Path], reading: Reading) -> Iterator[tuple[str, None]]
     return ((text, None) for path in paths for text in corpus.documents([path], reading))
 
 
-def fingerprint(text: str) -> int:
-    """Equal for texts that differ in case, spacing and punctuation at most."""
-    return int.from_bytes(hashlib.blake2b(_letters(text).encode(), digest_size=8).digest())
-
-
-def _letters(text: str) -> str:
-    return NOISE.sub("", text.lower())
-
-
 def _rows(paths: Sequence[Path], reading: Reading) -> Iterator[tuple[str, str | None]]:
     for path in paths:
         for row in corpus.labelled(path, reading, missing_ok=True):
             yield row.text, row.label or None
-
-
-def sketch(letters: str) -> np.ndarray:
-    """The smallest hashes of the runs of letters, of those that a rule picks out.
-
-    The rule (hash divisible by ``SAMPLED``) depends on the run alone, so that two texts with
-    a passage in common pick the same runs of it.
-    """
-    data = np.frombuffer(letters.encode("utf-8", "replace"), dtype=np.uint8)
-    if len(data) < RUN:
-        return np.zeros(0, dtype=np.uint32)
-    with np.errstate(over="ignore"):
-        hashes = np.zeros(len(data) - RUN + 1, dtype=np.uint64)
-        for start in range(0, RUN, 8):
-            words = np.lib.stride_tricks.sliding_window_view(data[start:], 8)[: len(hashes)]
-            values = np.ascontiguousarray(words).view("<u8")[:, 0]
-            hashes = (hashes ^ values) * MIXER
-            hashes ^= hashes >> np.uint64(29)
-    picked = hashes[hashes % np.uint64(SAMPLED) == 0]
-    return np.unique((picked >> np.uint64(32)).astype(np.uint32))[:SKETCH]
-
-
-def alike(one: np.ndarray, two: np.ndarray) -> float:
-    """The estimated share of runs that two texts have in common (Broder 1997)."""
-    union = np.union1d(one, two)[:SKETCH]
-    if not len(union):
-        return 0.0
-    return float(np.isin(union, np.intersect1d(one, two)).mean())
 
 
 def _duplicates(splits: dict[str, Split]) -> Iterator[Finding]:
@@ -197,32 +158,14 @@ def _duplicates(splits: dict[str, Split]) -> Iterator[Finding]:
                 spoilt = sum(key in learnt for key in splits[other].keys)
                 fatal = role == "train" and spoilt > 0.5 * splits[other].texts
                 yield Finding(what, len(rows), fatal=fatal, rows=tuple(rows))
-    for (role, other), pairs in _near(splits).items():
-        place = f"inside {role}" if role == other else f"between {role} and {other}"
-        yield Finding(f"near duplicates {place}", pairs, f"at least {NEAR:.0%} of runs shared")
-
-
-def _near(splits: dict[str, Split]) -> Counter[tuple[str, str]]:
-    """Texts that nearly repeat an earlier one, by the pair of splits; exact ones apart."""
-    buckets: dict[int, list[tuple[str, int]]] = defaultdict(list)
-    found: Counter[tuple[str, str]] = Counter()
-    for role, split in splits.items():
-        for index, marks in enumerate(split.sketches):
-            if len(marks) < SKETCH // 2:
-                continue
-            seen: set[tuple[str, int]] = set()
-            hit: set[str] = set()
-            for mark in marks[:BANDS].tolist():
-                seen.update(buckets[mark][-8:])
-                buckets[mark].append((role, index))
-            for other_role, other in seen:
-                known = splits[other_role]
-                if other_role in hit or known.keys[other] == split.keys[index]:
-                    continue
-                if alike(known.sketches[other], marks) >= NEAR:
-                    hit.add(other_role)
-            found.update((other_role, role) for other_role in hit)
-    return found
+    sketched = {role: (split.keys, split.sketches) for role, split in splits.items()}
+    for (role, other), pairs in near(sketched).items():
+        what, detail = f"near duplicates inside {role}", f"at least {NEAR:.0%} of runs shared"
+        if role != other:
+            what = f"near duplicates between {role} and {other}"
+            detail += f"; rows of {other}, like those of {role}"
+        like, later = (tuple(number + 1 for number in some) for some in zip(*pairs, strict=True))
+        yield Finding(what, len(pairs), detail, rows=later, like=like)
 
 
 def _labels(splits: dict[str, Split]) -> Iterator[Finding]:
@@ -336,9 +279,10 @@ def lines(found: Table) -> Iterable[str]:
         shown = list(facts["labels"].items())
         labels = ", ".join(f"{name[:40]} {count:,}" for name, count in shown[:SHOWN_LABELS])
         if len(shown) > SHOWN_LABELS:
-            labels += f", … {len(shown) - SHOWN_LABELS} more labels"
+            labels += f", … {counted(len(shown) - SHOWN_LABELS, 'more label')}"
+        words = counted(round(facts["words_mean"]), "word")
         yield (
-            f"{role:6} {facts['texts']:,} texts, {facts['words_mean']:.0f} words on average, "
+            f"{role:6} {counted(facts['texts'], 'text')}, {words} on average, "
             f"the longest {facts['words_longest']:,}" + (f"; {labels}" if labels else "")
         )
     if not found["findings"]:
@@ -347,6 +291,15 @@ def lines(found: Table) -> Iterable[str]:
         detail = f" ({finding['detail']})" if finding["detail"] else ""
         if finding["rows"]:
             more = ", …" if finding["count"] > SHOWN_ROWS else ""
-            detail += f": rows {', '.join(map(str, finding['rows'][:SHOWN_ROWS]))}{more}"
+            which = ", ".join(_named(finding))
+            detail += f": row{'s' if finding['count'] > 1 else ''} {which}{more}"
         sign = "STOP" if finding["fatal"] else "look"
         yield f"{sign}  {finding['count']:>8,}  {finding['what']}{detail}"
+
+
+def _named(finding: Table) -> list[str]:
+    """The first rows of a finding, each with the one that it is like, where there is such."""
+    rows, like = finding["rows"][:SHOWN_ROWS], finding["like"][:SHOWN_ROWS]
+    if not like:
+        return list(map(str, rows))
+    return [f"{row} (like {other})" for row, other in zip(rows, like, strict=True)]

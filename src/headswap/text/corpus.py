@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from headswap.errors import DataError, ResourceError, UsageError, did_you_mean
 from headswap.text import files
+from headswap.wording import counted
 
 TEXT_NAMES = ("text", "review", "sentence", "content", "document", "body", "comment", "message")
 LABEL_NAMES = ("label", "labels", "class", "category", "sentiment", "target", "y")
@@ -253,7 +254,7 @@ def _table_rows(path: Path, delimiter: str) -> Iterator[tuple[str, Mapping[str, 
             where = f"{path}, line {position}"
             if len(cells) != len(header):
                 raise DataError(
-                    f"{len(cells)} cells where the header has {len(header)}",
+                    f"{counted(len(cells), 'cell')} where the header has {len(header)}",
                     where=where,
                     fix="quote cells that hold the separator or a line break",
                 )

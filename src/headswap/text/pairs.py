@@ -10,6 +10,7 @@ from pathlib import Path
 from headswap.errors import DataError, UsageError
 from headswap.text import corpus, files
 from headswap.text.corpus import Reading
+from headswap.wording import counted
 
 PAIR_NAMES = ("source", "target")
 
@@ -61,7 +62,7 @@ def _aligned(one: Path, two: Path, reading: Reading) -> Iterator[PairText]:
         if left is None or right is None:
             longer, shorter = (one, two) if right is None else (two, one)
             raise DataError(
-                f"{shorter} ends after {number} lines and this one does not",
+                f"{shorter} ends after {counted(number, 'line')} and this one does not",
                 where=longer,
                 fix="aligned files need as many lines as each other",
             )

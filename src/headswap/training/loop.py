@@ -37,6 +37,7 @@ from headswap.training.checkpoint import State
 from headswap.training.evaluate import evaluate, scores
 from headswap.training.feed import Feed
 from headswap.training.journal import Journal
+from headswap.training.kept import Kept
 from headswap.training.plan import Plan, rate
 from headswap.training.ranks import ALONE, Ranks
 from headswap.training.signals import stop_signals
@@ -112,11 +113,10 @@ class _Training:
         self.arithmetic = Step(
             model, objective, self.optimizer, plan, self.precision, report.warn, ranks, forward
         )
-        self.average: optim.Average | None = None
-        self.best: dict[str, torch.Tensor] | None = None
         self.journal = Journal(run, plan, ranks.leads)
         self.total = plan.total_steps(data.train.batches, data.tokens_a_step)
         self.every = plan.evaluate_every or data.train.batches
+        self.kept = Kept(model, plan, self.every, self.total)
         self.select = plan.select
         if self.select == "auto":
             self.select = "loss" if data.truth is None else "accuracy"
@@ -131,8 +131,7 @@ class _Training:
         newest = self.ranks.from_leader(self._newest)
         if newest is None:
             initial(self.model)
-        if self.plan.ema is not None or self.plan.average_last is not None:
-            self.average = self.arithmetic.average = optim.Average(self.model)
+        self.arithmetic.average = self.kept.begin()
         optim.freeze(self.model, self.plan, 0)
         with self._compiled():
             self._train(newest)
@@ -147,8 +146,8 @@ class _Training:
             self.journal.forget_after(0)
             self._evaluate()
         else:
-            self.state = checkpoint.restore(newest, self.model, self.optimizer, self.average)
-            self.best = checkpoint.best_weights(newest, self.state)
+            self.state = checkpoint.restore(newest, self.model, self.optimizer, self.kept.average)
+            self.kept.best = checkpoint.best_weights(newest, self.state)
             self.arithmetic.sums = {
                 name: torch.tensor(value, dtype=torch.float64, device=self.model.device)
                 for name, value in self.state.sums.items()
@@ -168,7 +167,9 @@ class _Training:
                     self._loop(stop, feed)
             finally:
                 self.report.end()
-        self._choose()
+        self.kept.choose(self.state.step)
+        if self.ranks.leads:
+            checkpoint.prune(self.folder)
 
     @contextmanager
     def _compiled(self) -> Iterator[None]:
@@ -200,8 +201,7 @@ class _Training:
             if due or state.step % self.plan.log_every == 0:
                 self._log()
             if due:
-                if self.average is not None and self.plan.average_last and self._averaging():
-                    self.average.update(1 / self._averaging())
+                self.kept.add(state.step)
                 self._evaluate()
             late = since > 60 * self.plan.save_minutes or (due and since > SAVE_SECONDS)
             if late or asked or self._done():
@@ -291,7 +291,7 @@ class _Training:
     def _evaluate(self) -> None:
         if not self.data.valid:
             return
-        with self._averaged(), parallel.whole_model(self.model) as model:
+        with self.kept.averaged(self.state.step), parallel.whole_model(self.model) as model:
             examples, part = self.data.valid, self.plan.batch // self.plan.accumulate
             result = evaluate(
                 model, self.objective, examples, self.tokens, part, self.precision, self.ranks
@@ -303,66 +303,18 @@ class _Training:
             self.arithmetic.healthy &= False
             self._check_health()
         self.journal.write({"split": "valid", **self._where(), **figures})
-        self._remember(figures[self.select])
+        self.kept.remember(self.state, figures[self.select], self.select.startswith("loss"))
         told = "  ".join(f"{name} {value:.4f}" for name, value in figures.items())
         self.report.say(f"step {self.state.step}  epoch {self._where()['epoch']:.4g}  {told}")
-
-    @contextmanager
-    def _averaged(self) -> Iterator[None]:
-        """Inside, the model has the averaged weights, where an average is kept."""
-        if self.average is None or not self._averaging():
-            yield
-            return
-        self.average.swap()
-        try:
-            yield
-        finally:
-            self.average.swap()
-
-    def _averaging(self) -> int:
-        """How many states the average holds; always one where it moves along."""
-        last = self.plan.average_last
-        if last is None:
-            return 1
-        if self.total is None:  # a budget in minutes has no last evaluations to foresee
-            return 0
-        points = [*range(self.every, self.total, self.every), self.total]
-        return sum(point <= self.state.step for point in points[-last:])
-
-    def _remember(self, value: float) -> None:
-        state = self.state
-        better = state.best_value is None or (
-            value < state.best_value if self.select.startswith("loss") else value > state.best_value
-        )
-        if better:
-            state.best_step, state.best_value, state.stale = state.step, value, 0
-            if self.plan.keep == "best":
-                averaged = self.average is not None and self._averaging()
-                source = self.average.tensors if averaged else self.model.tensors()  # type: ignore[union-attr]
-                self.best = {name: tensor.detach().clone() for name, tensor in source.items()}
-        elif state.step:
-            state.stale += 1
-            patience = self.plan.patience
-            state.stopped_early = patience is not None and state.stale >= patience
-
-    def _choose(self) -> None:
-        """Leave the weights that the plan keeps in the model."""
-        if self.plan.keep == "best" and self.best is not None:
-            for name, tensor in self.model.tensors().items():
-                parallel.put(tensor, self.best[name])
-        elif self.average is not None and self._averaging():
-            self.average.swap()
-        if self.ranks.leads:
-            checkpoint.prune(self.folder)
 
     def _save(self) -> None:
         self._check_health()
         self.state.sums = {name: float(value) for name, value in self.arithmetic.sums.items()}
         self.state.counts = dict(self.counts)
         self.state.metrics_bytes = self.journal.bytes
-        leads = self.ranks.leads
+        leads, kept = self.ranks.leads, self.kept
         checkpoint.save(
-            self.folder, self.model, self.optimizer, self.state, self.average, self.best, leads
+            self.folder, self.model, self.optimizer, self.state, kept.average, kept.best, leads
         )
         if leads:
             self.run.note_time("saved", step=self.state.step)

@@ -1,0 +1,50 @@
+"""What the using commands read, and what they show while it takes its time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+from headswap.cli.options import reporter
+from headswap.errors import UsageError
+from headswap.wording import counted
+
+STANDARD_INPUT = "-"
+T = TypeVar("T")
+
+
+def texts(text: list[str], source: Path | None, column: str | None = None) -> Iterator[str]:
+    """What a command reads: --text, a file, or standard input."""
+    from headswap.text import corpus, files
+
+    if text and source is not None:
+        raise UsageError(
+            f"texts from --text and from {source}", fix="give one of them; repeat --text for more"
+        )
+    if text:
+        return iter(text)
+    if source is None or str(source) == STANDARD_INPUT:
+        return files.standard_input()
+    return corpus.texts(source, corpus.Reading("line", column))
+
+
+def number_of(text: list[str], source: Path | None, column: str | None = None) -> int | None:
+    """How many texts there will be; None for standard input and pipes, which are read once."""
+    if text:
+        return len(text)
+    if source is None or str(source) == STANDARD_INPUT or not source.is_file():
+        return None
+    return sum(1 for _ in texts([], source, column))
+
+
+def shown(found: Iterable[T], doing: str, number: int | None) -> Iterator[T]:
+    """Results as they come, with a bar for whoever waits; ``number`` of them in all."""
+    report = reporter()
+    report.begin(doing)
+    try:
+        for done, one in enumerate(found, 1):
+            yield one
+            report.update(done / number if number else None, counted(done, "text"))
+    finally:
+        report.end()
