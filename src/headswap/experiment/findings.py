@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from headswap import config, metrics, predictions
+from headswap import config, metrics
 from headswap.errors import StorageError
 from headswap.experiment import voting
+from headswap.experiment.cells import Cell
 from headswap.experiment.design import CHECK, EXAMPLES, PLAN, PROVENANCE, Folder
 from headswap.experiment.plan import Arm, Plan
 from headswap.predictions import Predictions
@@ -24,40 +25,6 @@ from headswap.text.likeness import fingerprint
 from headswap.types import Table
 
 BINS = 10
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One arm at one number of labels: a run for every seed."""
-
-    arm: Arm
-    size: int
-    runs: list[Run]
-
-    @cached_property
-    def test(self) -> list[Predictions]:
-        return [predictions.read(run, "test") for run in self.runs]
-
-    @cached_property
-    def valid(self) -> list[Predictions]:
-        return [predictions.read(run, "valid") for run in self.runs]
-
-    @cached_property
-    def right_SN(self) -> np.ndarray:
-        return np.stack([said.right_N for said in self.test])
-
-    @property
-    def valid_accuracy(self) -> float:
-        return float(np.mean([said.right_N.mean() for said in self.valid]))
-
-    def curve(self, split: str) -> list[list[float]]:
-        """For every seed the accuracy after each epoch; of validation from epoch 0 on."""
-        found = []
-        for run in self.runs:
-            lines = [line for line in run.metrics() if line["split"] == split]
-            by_epoch = {round(line["epoch"]): line for line in lines if line["epoch"] % 1 == 0}
-            found.append([by_epoch[epoch]["accuracy"] for epoch in sorted(by_epoch)])
-        return found
 
 
 class Experiment:

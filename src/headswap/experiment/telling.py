@@ -6,7 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from headswap.experiment.findings import Cell, Experiment
+from headswap.experiment.cells import Cell
+from headswap.experiment.findings import Experiment
 from headswap.types import Table
 
 EXAMPLES_OF_A_KIND = 6

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from headswap.experiment.cells import Cell
 from headswap.predictions import Predictions
 from headswap.report import stats
 from headswap.types import Table
-
-if TYPE_CHECKING:
-    from headswap.experiment.findings import Cell
 
 SHARES = np.linspace(0.0, 1.0, 21)
 
