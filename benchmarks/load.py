@@ -1,6 +1,6 @@
 """The server under load, over the loopback: batching, a crowd, slow clients, a huge body.
 
-    python benchmarks/load.py RUN --texts FILE --out docs/results/load.json
+    python benchmarks/load.py RUN --texts FILE --exported FILE.onnx --out docs/results/load.json
 
 RUN is a classifier and FILE has a text a line. Each part starts a server of its own.
 """
@@ -220,12 +220,17 @@ def huge(run: Path) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("run", type=Path)
+    parser.add_argument("--exported", type=Path, help="the same in ONNX, for the batching too")
     parser.add_argument("--texts", type=Path, required=True)
     parser.add_argument("--out", type=Path, help="the result file")
     options = parser.parse_args()
     lines = [line for line in options.texts.read_text("utf-8").splitlines() if line.strip()]
     asked = [request(options.run, text[:400]) for text in lines[:200]]
     found: dict[str, Any] = {"command": "python benchmarks/load.py RUN --texts FILE"}
+    if options.exported:
+        short = [request(options.exported, text[:400]) for text in lines[:200]]
+        found["batching, exported"] = batching(options.exported, short)
+        print("batching, exported", found["batching, exported"], flush=True)
     for part in (batching, too_many, slow):
         found[part.__name__] = part(options.run, asked)
         print(part.__name__, found[part.__name__], flush=True)

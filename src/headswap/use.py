@@ -39,7 +39,7 @@ from headswap.types import Ids, Table
 
 TEXTS_AT_ONCE = 2_048
 BATCH = 64
-TOKENS_ON_CPU = 512  # a CPU is busy with that many; more would only be padded further
+TOKENS_ON_CPU = 1_024  # a CPU is busy with that many; more would only be padded further
 UNFINISHED = "\N{REPLACEMENT CHARACTER}"
 
 

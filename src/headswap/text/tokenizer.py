@@ -127,8 +127,10 @@ class SentencePieceTokenizer:
 
     def encode(self, texts: Sequence[str]) -> list[Ids]:
         """Ids of each text, without specials."""
-        threads = cores()
-        rows = self._sp.encode(list(texts), num_threads=threads if len(texts) > 8 else 1)
+        if len(texts) > 8:
+            rows = self._sp.encode(list(texts), num_threads=cores())
+        else:  # a list costs more than its few texts do
+            rows = [self._sp.encode(text) for text in texts]
         return [self._from_sp[np.array(row, dtype=np.int64)] for row in rows]
 
     def decode(self, ids: Iterable[int]) -> str:
