@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from headswap.errors import DataError
 from headswap.nn.attention import Cache, Memory, Rotation, rotary_angles
+from headswap.nn.embedding import Embedding
 from headswap.nn.layers import Layer, make_norm
 from headswap.nn.mixers import MIXERS
 from headswap.nn.spec import Stack
@@ -23,12 +24,12 @@ class Backbone(nn.Module):
         self,
         stack: Stack,
         vocabulary: int,
-        embedding: nn.Embedding | None = None,
+        embedding: Embedding | None = None,
         cross: bool = False,
     ) -> None:
         super().__init__()
         self.stack, self.vocabulary = stack, vocabulary
-        self.embedding = embedding or nn.Embedding(vocabulary, stack.width)
+        self.embedding = embedding or Embedding(vocabulary, stack.width)
         if stack.positions == "learned":
             self.position_embedding = nn.Embedding(stack.length, stack.width)
         self.embedding_norm = make_norm(stack) if stack.embedding_norm else nn.Identity()
@@ -99,7 +100,7 @@ class EncoderDecoder(nn.Module):
     def __init__(self, stack: Stack, vocabulary: int) -> None:
         super().__init__()
         self.stack, self.vocabulary = stack, vocabulary
-        self.embedding = nn.Embedding(vocabulary, stack.width)
+        self.embedding = Embedding(vocabulary, stack.width)
         shared = self.embedding if stack.shared_embedding else None
         self.encoder = Backbone(replace(stack, decoder_layers=0), vocabulary, shared)
         inner = replace(stack, layers=stack.decoder_layers, decoder_layers=0)

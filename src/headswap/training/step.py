@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from headswap.errors import ResourceError
+from headswap.nn.embedding import Embedding
 from headswap.nn.model import Model
 from headswap.objectives import Batch, Objective
 from headswap.training import optim, parallel
@@ -59,6 +60,9 @@ class Step:
         self.sums: dict[str, Tensor] = {}
         self.healthy = torch.ones((), dtype=torch.bool, device=model.device)
         self.records = records(model, plan, ranks)
+        self._tables = kept_tables(model, plan, ranks)
+        for table in self._tables:
+            table.keep_gradient()
         self._known: dict[Any, Recording | None] = {}
         self._pool: Any = None
 
@@ -95,6 +99,9 @@ class Step:
         """Compile the backbone, where shapes are ``few`` for each of them, else for all at
         once. A compiler that fails costs one line, not the run."""
         backbone = self.model.backbone
+        for table in self._tables:
+            table.drop_gradient()
+        self._tables = []
         backbone.compile(dynamic=not few)
         seen: set[Any] = set()
         self.model.train()
@@ -172,6 +179,8 @@ class Step:
             self._exchange(into)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
+        for table in self._tables:
+            table.clear_gradient()
         if self.average is not None and plan.ema is not None:
             self.average.update(1 - plan.ema)
 
@@ -220,6 +229,21 @@ def records(model: Model, plan: Plan, ranks: Ranks = ALONE) -> bool:
     at a batch's lengths on the host, and messages between ranks are not recorded."""
     fixed = plan.unfreeze is None and model.backbone.stack.mixer == "attention"
     return model.device.type == "cuda" and fixed and ranks.alone
+
+
+def kept_tables(model: Model, plan: Plan, ranks: Ranks) -> list[Embedding]:
+    """The embeddings whose gradients are kept from step to step: on a CPU, where nothing else
+    (a tied head, DDP, a layer that thaws) has to do with them."""
+    if model.device.type != "cpu" or not ranks.alone or plan.unfreeze is not None:
+        return []
+    others = {id(weight) for head in model.heads.values() for weight in head.parameters()}
+    return [
+        module
+        for module in model.modules()
+        if isinstance(module, Embedding)
+        and module.weight.requires_grad
+        and id(module.weight) not in others
+    ]
 
 
 def total_counts(parts: Sequence[Batch]) -> dict[str, float]:
