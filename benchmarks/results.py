@@ -644,6 +644,27 @@ def optional(*makers: Callable[[], str]) -> list[str]:
     return found
 
 
+def torchrun() -> str:
+    lines = [
+        "## One process under torchrun",
+        "",
+        "The same training, plain and under torchrun with one process, in turns, tokens a second "
+        "by the training's own count (`python benchmarks/torchrun.py --out "
+        "docs/results/torchrun.json`). One process exchanges nothing, so what it costs is its "
+        "start.",
+        "",
+        "| device | recipe | plain | torchrun | cost | same bytes |",
+        "|---|---|---|---|---|---|",
+    ]
+    for device, row in load("torchrun").items():
+        speeds = [statistics.median(row["tokens_a_second"][way]) for way in ("plain", "torchrun")]
+        lines.append(
+            f"| {device} | {row['recipe']} | {speeds[0]:,.0f} | {speeds[1]:,.0f} | "
+            f"{row['cost']:+.1%} | {'yes' if row['identical'] else 'NO'} |"
+        )
+    return "\n".join(lines)
+
+
 def sharding() -> str:
     found = load("sharding")
     clock, cpu = found["times_as_fast"]["clock"], found["times_as_fast"]["cpu"]
@@ -695,7 +716,7 @@ def page() -> str:
     parts = [*optional(records), transfer(), course(), objectives(), multi30k(), warm_start()]
     parts += [translate_speed(), planner(), complexity()]
     parts += optional(optimizers, mixers, heads, lengths, parity, inference, load_figures)
-    parts += [scoring(), kills(), memory(), sharding()]
+    parts += [scoring(), kills(), memory(), sharding(), *optional(torchrun)]
     return "\n\n".join([head, *parts]) + "\n"
 
 
