@@ -7,23 +7,20 @@ neighbours (int8 scales would); several go at the same time, a thread each.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from headswap import predictions
 from headswap.errors import DataError, ResourceError, UsageError
-from headswap.predictions import Prediction
-from headswap.text import corpus, tokenizer
-from headswap.text.corpus import Reading
+from headswap.labelling import Labeller
+from headswap.text import tokenizer
 from headswap.text.loader import fitted
 from headswap.text.tokenizer import cores
-from headswap.types import Ids, Table
+from headswap.types import Ids
 
 FACTS, FILE, SMALL_FILE = "headswap.json", "model.onnx", "model.int8.onnx"
 
@@ -37,7 +34,7 @@ def folder_of(path: Path) -> Path:
     return path.parent if path.suffix == ".onnx" else path
 
 
-class Exported:
+class Exported(Labeller):
     """An exported classifier, loaded: a folder, or its ``model.int8.onnx``."""
 
     def __init__(self, path: Path) -> None:
@@ -48,7 +45,7 @@ class Exported:
             self.labels = tuple(map(str, facts["labels"]))
             self._begins, self._ends = int(facts["begins_with"]), facts["ends_with"]
             self._room = int(facts["length"]) - (1 if self._ends is None else 2)
-            self._long, self._clean = facts["long"], tuple(facts["clean"])
+            self._long, self.clean = facts["long"], tuple(facts["clean"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise DataError(f"not an exported model ({error})", where=folder / FACTS) from error
         if not self.labels:
@@ -61,22 +58,10 @@ class Exported:
             raise DataError("no such file", where=self.path, fix="export the run again")
         self.tokens = tokenizer.load(folder)
 
-    def predict(self, texts: Iterable[str]) -> Iterator[Prediction]:
-        """The label of each text, in order, reading only a few thousand ahead."""
-        return predictions.of_texts(texts, self.labels, self.logits)
-
-    def evaluate(self, paths: Sequence[Path], reading: Reading = Reading()) -> Table:
-        """Accuracy and macro-F1."""
-        rows, truth = corpus.labelled_as(paths, replace(reading, clean=self._clean), self.labels)
-        logits = self._scored([row.text for row in rows])
-        return {"texts": len(rows), **predictions.scores(logits, truth)}
-
-    def logits(self, texts: Sequence[str]) -> np.ndarray:
-        """A score for every text and label."""
-        return self._scored([Reading(clean=self._clean).cleaned(text) for text in texts])
-
-    def _scored(self, texts: Sequence[str]) -> np.ndarray:
+    def scored(self, texts: Sequence[str]) -> np.ndarray:
         rows = [self._row(ids) for ids in self.tokens.encode(texts)]
+        if not rows:
+            return np.zeros((0, len(self.labels)))
         if len(rows) == 1:
             return self._run(self._alone, rows[0])
         order = sorted(range(len(rows)), key=lambda i: -len(rows[i]))  # the last ones are short

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -21,7 +21,7 @@ from safetensors.numpy import load_file, save_file
 from headswap import config, predictions, storage
 from headswap import run as runs
 from headswap.errors import DataError, UsageError
-from headswap.predictions import Prediction
+from headswap.labelling import Labeller
 from headswap.run import Run
 from headswap.text import corpus, files
 from headswap.text.corpus import LabelledText, Reading
@@ -126,7 +126,7 @@ class _Fitting:
         run.finish()
 
 
-class LinearTrained:
+class LinearTrained(Labeller):
     """A finished linear run, loaded: it predicts and is scored as a neural classifier is."""
 
     def __init__(self, run: Run) -> None:
@@ -135,7 +135,7 @@ class LinearTrained:
         table = run.settings()
         self.plan = config.build(Linear, table[NAME], NAME)
         self.labels = self.plan.labels
-        self._clean = tuple(table["data"]["clean"])
+        self.clean = tuple(table["data"]["clean"])
         try:
             self._tensors = load_file(run.path / runs.WEIGHTS)
             grams = json.loads((run.path / runs.VOCABULARY).read_text("utf-8"))
@@ -147,21 +147,7 @@ class LinearTrained:
         except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
             raise DataError(f"not a linear model ({error})", where=run.path) from error
 
-    def predict(self, texts: Iterable[str]) -> Iterator[Prediction]:
-        """The label of each text, in order."""
-        return predictions.of_texts(texts, self.labels, self.logits)
-
-    def evaluate(self, paths: Sequence[Path], reading: Reading = Reading()) -> Table:
-        """Accuracy and macro-F1."""
-        rows, truth = corpus.labelled_as(paths, replace(reading, clean=self._clean), self.labels)
-        logits = self._scored([row.text for row in rows])
-        return {"texts": len(rows), **predictions.scores(logits, truth)}
-
-    def logits(self, texts: Sequence[str]) -> np.ndarray:
-        """A score for every text and label."""
-        return self._scored([Reading(clean=self._clean).cleaned(text) for text in texts])
-
-    def _scored(self, texts: Sequence[str]) -> np.ndarray:
+    def scored(self, texts: Sequence[str]) -> np.ndarray:
         features = _stacked([v.transform(texts) for v in self._vectorizers.values()])
         scores: np.ndarray = features @ self._tensors["weight"].T + self._tensors["intercept"]
         return np.asarray(scores, dtype=np.float64)
