@@ -70,8 +70,10 @@ class Plain:
         if share is None:
             self.say(f"{self._title}  {facts}")
             return
-        left = (now - self._started) / max(share, 1e-9) * (1 - share)
-        self.say(f"{self._title} {share:4.0%}  {facts}  {duration(left)} left")
+        left = ""
+        if share > 0:
+            left = f"  {duration((now - self._started) / share * (1 - share))} left"
+        self.say(f"{self._title} {share:4.0%}  {facts}{left}")
 
     def end(self) -> None:
         pass
