@@ -57,7 +57,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--device", default="auto")
     options = parser.parse_args()
-    every = max(1, options.steps // 40)
+    every = max(1, options.steps // 10)
     curves: dict[str, dict[float, list[tuple[int, float]]]] = {}
     for optimizer, rates in RATES.items():
         for rate in rates:

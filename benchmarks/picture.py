@@ -2,8 +2,8 @@
 
     python benchmarks/picture.py
 
-It is docs/results/first.svg: the arms of the record on cls-books where docs/results has it, of
-the demo otherwise, with their intervals.
+It is docs/results/first.svg: the arms of the record on cls-books with their intervals, and the
+linear model that was given the same ratings.
 """
 
 from __future__ import annotations
@@ -14,27 +14,34 @@ from pathlib import Path
 from headswap.report import charts
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results"
-RECORD = "books: all"
-ALONE = ("linear", "scratch")  # these may have more labels than the others
+ARMS = {
+    "linear": "linear model",
+    "scratch": "Transformer from scratch",
+    "text": "pretrained on text",
+    "linear-ratings": "linear model, given ratings too",
+    "text-and-ratings": "pretrained on text, then on ratings",
+    "text-and-ratings-of-others": "the same without Amazon's ratings",
+}
 
 
 def main() -> None:
-    records = RESULTS / "records.json"
-    found = json.loads(records.read_text()) if records.exists() else {}
-    chosen = found.get(RECORD) or json.loads((RESULTS / "transfer.json").read_text())["demo"]
-    labels = max(row["labels"] for row in chosen["arms"] if row["name"] not in ALONE)
-    rows = [row for row in chosen["arms"] if row["labels"] == labels]
+    chosen = json.loads((RESULTS / "records.json").read_text())["books: all"]
+    labels = max(row["labels"] for row in chosen["arms"])
+    rows = {row["name"]: row for row in chosen["arms"] if row["labels"] == labels}
+    rated = json.loads((RESULTS / "linear-ratings.json").read_text())["models"]["ratings"]
+    rows["linear-ratings"] = rated | {"over_seeds": None}
     points = []
-    for row in rows:
+    for name, shown in ARMS.items():
+        row = rows[name]
         low_seeds, high_seeds = row["over_seeds"] or (None, None)
         low, high = row["over_texts"]
         points.append(
             {
-                "series": row["name"], "y": row["accuracy"], "low": low, "high": high,
-                "low_seeds": low_seeds, "high_seeds": high_seeds, "hint": row["name"],
+                "series": shown, "y": row["accuracy"], "low": low, "high": high,
+                "low_seeds": low_seeds, "high_seeds": high_seeds, "hint": shown,
             }
         )  # fmt: skip
-    names = {row["name"]: number for number, row in enumerate(rows)}
+    names = {shown: number for number, shown in enumerate(ARMS.values())}
     title = f"test accuracy with {labels:,} labels"
     drawn = charts.intervals(points, names, title)
     drawn = drawn.replace(charts.FAINT, "#dddddd").replace(charts.INK, "#222222")

@@ -21,6 +21,7 @@ import argparse
 import json
 import os
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -38,10 +39,16 @@ GENERAL = (
 REVIEWS = ("reviews", "book-reviews", "more-reviews")
 LOW, HIGH = 5, 8  # stars of ten: up to LOW is bad, from HIGH on good
 AMAZON = "amazon"
-FINE_TUNING = ("train.layer_decay=0.85", "classify.label_smoothing=0.1")
+SHAPE = ("model.qk_norm=true", "model.embedding_norm=true")
+RATES = {"adamw": 6e-4, "muon": 1.5e-3}
+FINE_TUNING = (
+    "train.layer_decay=0.85", "classify.label_smoothing=0.1", "classify.long=head+tail",
+    "model.dropout=0.1",
+)  # fmt: skip
 VARIANTS = {
-    "mean, max and first": ("classify.pool=concat",),
     "R-Drop": ("classify.r_drop=1",),
+    "no dropout": ("model.dropout=0",),
+    "mean, max and first": ("classify.pool=concat",),
     "one rate for all layers": ("train.layer_decay=1",),
     "no label smoothing": ("classify.label_smoothing=0",),
 }
@@ -54,13 +61,15 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=Path("runs/records"))
     parser.add_argument("--recipe", default="base")
     parser.add_argument("--tokens", type=int, default=400_000_000, help="that a base reads")
-    parser.add_argument("--batch", type=int, default=256, help="of pretraining")
+    parser.add_argument("--tokens-a-batch", type=int, default=65_536, help="of pretraining")
+    parser.add_argument("--tokenizer", type=Path, help="of a former run, to begin sooner")
+    parser.add_argument("--optimizer", choices=list(RATES), default="muon", help="likewise")
     parser.add_argument("--labels", default=None, help="of the label curve")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--epochs", type=int, default=6, help="of fine-tuning")
     parser.add_argument("--workers", type=int, help="runs side by side")
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--variants", action="store_true", help="of fine-tuning, on cls-books")
+    parser.add_argument("--variants", type=int, default=0, help="of fine-tuning, on cls-books")
     options = parser.parse_args()
     data, work = Path(os.environ["HEADSWAP_DATA"]), options.runs / options.only
     work.mkdir(parents=True, exist_ok=True)
@@ -91,18 +100,15 @@ def books(data: Path, work: Path, options: argparse.Namespace) -> Iterator[tuple
     total = sum(weights)
     base = run(
         work / "text", options, "train", "hybrid", *general, work / "reviews.jsonl",
-        "--recipe", options.recipe, "--tokens", options.tokens, "--batch", options.batch,
+        *pretraining(options, 256),
         "--set", f"data.weights={[*weights, total / 3]}",
         "--set", f"data.weights_end={[*weights, total * 3]}",
     )  # fmt: skip
-    bases = [base]
-    for name in ("ratings", "ratings-of-others"):
-        bases.append(run(
-            work / f"text-and-{name}", options, "train", "classify", work / f"{name}.jsonl",
-            "--from", base, "--epochs", 2, "--batch", 64, "--lr", 2e-4, *changed(FINE_TUNING),
-        ))  # fmt: skip
+    kinds = {"ratings": rated, "ratings-of-others": others}
+    with ThreadPoolExecutor(len(kinds)) as pool:
+        bases = [base, *pool.map(lambda name: rate(name, kinds[name], base, work, options), kinds)]
     yield "all", experiment(work / "transfer", options, tables, bases, FINE_TUNING)
-    for name, changes in VARIANTS.items() if options.variants else ():
+    for name, changes in list(VARIANTS.items())[: options.variants]:
         out = work / f"transfer-{name.replace(' ', '-').replace(',', '')}"
         yield name, experiment(out, options, tables, bases[1:2], (*FINE_TUNING, *changes))
 
@@ -113,12 +119,33 @@ def imdb(data: Path, work: Path, options: argparse.Namespace) -> Iterator[tuple[
         write_imdb(data / "aclImdb", text)
     base = run(
         work / "text", options, "train", "hybrid", text, "--documents", "line",
-        "--recipe", options.recipe, "--tokens", options.tokens, "--batch", options.batch,
-        "--set", "model.length=512",
+        *pretraining(options, 512), "--set", "model.length=512",
     )  # fmt: skip
     tables = {role: data / "aclImdb" / f"{role}.jsonl.xz" for role in ("train", "test")}
-    changes = (*FINE_TUNING, "classify.long=head+tail")
+    changes = (*FINE_TUNING, "train.batch=32")
     yield "all", experiment(work / "transfer", options, tables, [base], changes, ("html",))
+
+
+def pretraining(options: argparse.Namespace, length: int) -> list[object]:
+    return [
+        "--recipe", options.recipe, "--tokens", options.tokens,
+        "--batch", options.tokens_a_batch // length, "--lr", RATES[options.optimizer],
+        *changed((f"train.optimizer={options.optimizer}", *SHAPE)),
+        *(["--tokenizer", options.tokenizer] if options.tokenizer else []),
+    ]  # fmt: skip
+
+
+def rate(
+    name: str, rated: Sequence[dict[str, str]], base: Path, work: Path, options: argparse.Namespace
+) -> Path:
+    """The base, when it has also learnt to tell good reviews from bad; both weigh the same."""
+    good = sum(row["label"] == "1" for row in rated) / len(rated)
+    weights = [round(0.5 / (1 - good), 3), round(0.5 / good, 3)]
+    return run(
+        work / f"text-and-{name}", options, "train", "classify", work / f"{name}.jsonl",
+        "--from", base, "--epochs", 2, "--batch", 64, "--lr", 2e-4,
+        *changed((*FINE_TUNING, f"classify.class_weights={weights}")),
+    )  # fmt: skip
 
 
 def run(out: Path, options: argparse.Namespace, *arguments: object) -> Path:
@@ -193,8 +220,8 @@ def shown(command: Sequence[str]) -> Iterator[str]:
 
 def summary(folder: Path) -> dict[str, Any]:
     found = json.loads((folder / "report.json").read_text("utf-8"))
-    kept = ("name", "kind", "labels", "rate", "accuracy", "accuracy_by_seed", "over_texts",
-            "over_seeds", "valid_accuracy", "accuracy_without_leaks")  # fmt: skip
+    kept = ("name", "kind", "labels", "other_labels", "rate", "accuracy", "accuracy_by_seed",
+            "over_texts", "over_seeds", "valid_accuracy", "accuracy_without_leaks")  # fmt: skip
     return {
         "command": " ".join(["headswap", *shown(found["provenance"]["command"][1:])]),
         "verdict": found["verdict"],

@@ -96,3 +96,11 @@ def test_a_new_budget_replaces_the_recipes():
 def test_impossible_models_are_refused(change, message):
     with pytest.raises(UsageError, match=message):
         settings.resolve("causal", "tiny", [{"model": change}])
+
+
+def test_r_drop_needs_dropout():
+    wanted = [{"classify": {"r_drop": 1.0}}]
+    with pytest.raises(UsageError, match="there is none"):
+        settings.resolve("classify", "tiny", wanted)
+    settings.resolve("classify", "tiny", [*wanted, {"model": {"dropout": 0.1}}])
+    settings.resolve("classify", "tiny", [*wanted, {"model": {"inner_dropout": 0.1}}])

@@ -149,6 +149,11 @@ def resolve(
             table["train"] = {k: v for k, v in table["train"].items() if k not in BUDGETS}
         table = config.merge(table, change)
     made = from_table({**table, "recipe": name, "objective": objective})
+    if getattr(made.objective, "r_drop", 0.0) and not (made.model.dropout or made.model.inside):
+        raise UsageError(
+            f"{objective}.r_drop compares two passes with different dropout, and there is none",
+            fix="set model.dropout, to 0.1 say",
+        )
     if base is not None and base.model.positions == "learned":
         most = base.model.length
         if made.model.length > most:

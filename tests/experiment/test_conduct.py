@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -175,6 +176,34 @@ def test_an_existing_base_another_text_and_related_labels(tmp_path):
     assert [row["name"] for row in found["arms"] if row["kind"] == "scratch"] == ["scratch"]
     assert found["differences"][0]["over_seeds"] is None
     assert "no seed interval" in verdict.verdict(found)
+    aided = {row["name"] for row in found["arms"] if row["other_labels"]}
+    assert aided == {"mine-via", "mine-adapted-via", "probe-mine-via", "probe-mine-adapted-via"}
+    told = verdict.verdict({**found, "winner": "mine-via"})
+    assert told.startswith("Pretraining and other labels ")
+    assert re.search(r"; pretraining alone \(mine(-adapted)?\) gives 0\.\d{3};", told)
+    told = verdict.verdict({**found, "winner": "mine"})
+    assert told.startswith("Pretraining ") and "other labels" not in told
+
+
+def test_bases_that_differ_only_in_what_the_design_sets_share_a_scratch_arm(tmp_path):
+    paths = files(tmp_path)
+    text, rated = tmp_path / "text", tmp_path / "rated"
+    api.train("masked", paths["text"], out=text, changes=list(SHAPE), device="cpu")
+    related = write_jsonl(tmp_path / "related.jsonl", review_rows(60, 4))
+    api.train(
+        "classify", related, base=text, out=rated, device="cpu",
+        changes=["model.dropout=0.1", "train.epochs=1"],
+    )  # fmt: skip
+    given = {"bases": (str(text), str(rated)), "text": (), "labels": (20,), "seeds": 1}
+
+    def scratch(**changed):
+        arms = conduct.workshop(
+            conduct.begin(design(paths, **given, **changed), tmp_path / str(changed), Silent())
+        ).plan.arms
+        return [arm.name for arm in arms if arm.kind == "scratch"]
+
+    assert scratch() == ["scratch-text", "scratch-rated"]
+    assert scratch(changes=("model.dropout=0.2",)) == ["scratch"]
 
 
 def test_refusals_leave_nothing_behind(tmp_path):

@@ -87,7 +87,7 @@ def test_nothing_is_made_out_of_turn(headswap, tmp_path):
     neural = remaining._name(shop, shop.plan.trials()[-1])
     with pytest.raises(UsageError, match="begins from bases/"):
         remaining.make(shop, neural, Silent())
-    name = remaining._name(shop, shop.plan.trials()[0])
+    name = remaining._name(shop, shop.plan.final({})[0])
     assert name == "runs/linear-20-seed-0"
     (folder.path / name).mkdir(parents=True)  # as a worker leaves it that is killed at once
     (folder.path / name / "provenance.json").touch()

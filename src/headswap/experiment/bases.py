@@ -14,6 +14,7 @@ from headswap.experiment.design import Design, Folder
 from headswap.experiment.plan import Arm, Base
 from headswap.importing.base import SCHEME, open_base
 from headswap.ledger import flops_a_token
+from headswap.objectives import Classify
 from headswap.progress import Reporter
 from headswap.run import TOKENIZER, Run
 from headswap.settings import Settings
@@ -37,8 +38,8 @@ def find(
         bases.append(base)
         known[base.name] = made
 
-    for name in design.bases:
-        run = Run.open(Path(name))
+    for source in design.bases:
+        run = Run.open(Path(source))
         run.check_finished()
         table = run.settings()
         if table.get("objective") == "linear":
@@ -46,16 +47,20 @@ def find(
         _check_language(run, texts, report)
         imported = run.provenance().get("imported")
         origin = imported and f"{SCHEME}{imported['from']}"
-        base = Base(_unique(run.path.name, known), run.reference, origin=origin)
+        labelled = table.get("objective") == Classify.name
+        name = _unique(run.path.name, known)
+        base = Base(name, run.reference, origin=origin, labelled=labelled)
         add(base, settings.from_table(table))
         if design.text and not design.objectives:
-            more = Base(f"{base.name}-adapted", "", _language_objective(run), None, base.run)
-            add(more, known[base.name])
+            objective = _language_objective(run)
+            more = Base(f"{name}-adapted", "", objective, None, base.run, labelled=labelled)
+            add(more, known[name])
     for objective in design.objectives:
         base = Base(_unique(objective, known), "", objective)
         add(base, settings.resolve(objective, design.recipe, _changes(design)))
     for base in list(bases) if design.via else ():
-        add(Base(f"{base.name}-via", "", None, None, base.name, via=True), known[base.name])
+        via = Base(f"{base.name}-via", "", None, None, base.name, via=True, labelled=True)
+        add(via, known[base.name])
     if any(base.origin for base in bases):  # sizes differ, and with them sensible rates
         rates = {name: classifier(design, made).train.lr for name, made in known.items()}
         bases = [dataclasses.replace(base, rate=rates[base.name]) for base in bases]
@@ -82,7 +87,7 @@ def arms_of(
     owners: dict[str, Base] = {}
     owner_of: dict[str, Base] = {}
     for base in bases:
-        same = _identity(base, known, owner_of)
+        same = _identity(base, design, known, owner_of)
         owner_of[base.name] = owners.setdefault(same, base)
     scratch = {
         base.name: "scratch" if len(owners) == 1 else f"scratch-{base.name}"
@@ -215,11 +220,13 @@ def _language_objective(run: Run) -> str:
     return name
 
 
-def _identity(base: Base, known: Mapping[str, Settings], owners: Mapping[str, Base]) -> str:
+def _identity(
+    base: Base, design: Design, known: Mapping[str, Settings], owners: Mapping[str, Base]
+) -> str:
     """Equal for bases whose classifiers, from random weights, would be the same."""
     if base.start is not None and base.start in owners:
-        return _identity(owners[base.start], known, {})
-    chosen = settings.resolve("classify", None, [], base=known[base.name])
+        return _identity(owners[base.start], design, known, {})
+    chosen = classifier(design, known[base.name])
     plan = known[base.name].tokenizer
     source = base.run or base.start
     if source:

@@ -47,6 +47,13 @@ class Experiment:
                 ]
                 self.cells[arm.name, size] = Cell(arm, size, [Run.open(p) for p in paths])
 
+    @cached_property
+    def labelled(self) -> set[str]:
+        """The arms whose bases have learnt from other labels than the experiment's."""
+        bases = {base.name for base in self.plan.bases if base.labelled}
+        arms = [arm for arm in self.plan.arms if arm.kind in ("pretrained", "probe")]
+        return {arm.name for arm in arms if arm.base in bases}
+
     def main(self, name: str) -> Cell:
         return self.cells[name, self.plan.main]
 
@@ -134,6 +141,7 @@ def _arm(found: Experiment, cell: Cell) -> Table:
         "name": cell.arm.name,
         "kind": cell.arm.kind,
         "base": cell.arm.base,
+        "other_labels": cell.arm.name in found.labelled,
         "labels": cell.size,
         "rate": found.rates.get(cell.arm.name),
         "runs": [found.relative(run) for run in cell.runs],

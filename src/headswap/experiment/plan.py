@@ -47,7 +47,8 @@ class Base:
 
     ``start`` is the run that pretraining goes on from; ``via`` says that the base is then
     fine-tuned on related labels. ``rate`` is what its arms' learning rates are tried around,
-    when it is not the plan's; ``origin`` is the folder that ``run`` was imported from.
+    when it is not the plan's; ``origin`` is the folder that ``run`` was imported from;
+    ``labelled`` says that it has learnt from other labels than the experiment's.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Base:
     via: bool = False
     rate: float | None = None
     origin: str | None = None
+    labelled: bool = False
 
 
 @dataclass(frozen=True)
@@ -111,12 +113,13 @@ class Plan:
         return self.sizes + (self.reach if arm.reaches else ())
 
     def trials(self) -> list[Job]:
-        """The runs among which each neural arm's rate is chosen, and all linear ones."""
-        found = [job for arm in self.arms if not arm.neural for job in self._runs(arm, None)]
-        for arm in self.arms:
-            if arm.neural:
-                found += [self._job(arm, self.tuned_at, 0, rate) for rate in self.rates(arm)]
-        return found
+        """The runs among which each neural arm's rate is chosen."""
+        return [
+            self._job(arm, self.tuned_at, 0, rate)
+            for arm in self.arms
+            if arm.neural
+            for rate in self.rates(arm)
+        ]
 
     def final(self, rates: dict[str, float]) -> list[Job]:
         """Every run that counts, with the rates that were chosen; one trial is among them."""

@@ -32,16 +32,20 @@ def verdict(found: Table) -> str:
     before, after = (arm(found, name)["accuracy"] for name in (found["scratch"], found["winner"]))
     measured = f"{gain['gain']:+.3f} [{_intervals(gain)}]"
     with_labels = f"with {found['main']:,} labels"
+    helped = arm(found, found["winner"])["other_labels"]
+    means = "Pretraining and other labels" if helped else "Pretraining"
     if not clear(gain):
         start = (
-            f"Pretraining made no measurable difference {with_labels}: accuracy {after:.3f} "
+            f"{means} made no measurable difference {with_labels}: accuracy {after:.3f} "
             f"against {before:.3f} from scratch, {measured}"
         )
     else:
         verb = "raised" if gain["gain"] > 0 else "lowered"
         change = f"{verb} accuracy from {before:.3f} to {after:.3f}"
-        start = f"Pretraining {change} {with_labels}: {measured}"
+        start = f"{means} {change} {with_labels}: {measured}"
     parts = [start]
+    if helped and (alone := unaided(found)):
+        parts.append(f"pretraining alone ({alone['name']}) gives {alone['accuracy']:.3f}")
     worth = worth_sentence(found)
     if worth and gain["gain"] > 0:
         parts.append(worth)
@@ -53,6 +57,18 @@ def verdict(found: Table) -> str:
     else:
         parts.append(f"the linear baseline scores {linear:.3f}, too near to tell apart")
     return "; ".join(parts) + "."
+
+
+def unaided(found: Table) -> Table | None:
+    """The pretrained arm that validation prefers among those that saw no other labels."""
+    rows = [
+        row
+        for row in found["arms"]
+        if row["kind"] == "pretrained"
+        and row["labels"] == found["main"]
+        and not row["other_labels"]
+    ]
+    return max(rows, key=lambda row: row["valid_accuracy"]) if rows else None
 
 
 def clear(row: Table) -> bool:

@@ -72,6 +72,14 @@ def move(rows: Tensor, dim: int, order_B: np.ndarray) -> None:
         first[both[0]] = first[both[1]]
 
 
+class HeadNorm(nn.RMSNorm):
+    """Of queries and keys, in their own precision: torch has one kernel for that, and none for
+    two precisions at once."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.rms_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.eps)
+
+
 class Attention(nn.Module):
     """Self-attention; one matrix makes queries, keys and values."""
 
@@ -82,8 +90,8 @@ class Attention(nn.Module):
         self.out = nn.Linear(stack.width, stack.width, bias=stack.bias)
         head_width = stack.width // stack.heads
         if stack.qk_norm:
-            self.q_norm: nn.Module = nn.RMSNorm(head_width, eps=stack.norm_epsilon)
-            self.k_norm: nn.Module = nn.RMSNorm(head_width, eps=stack.norm_epsilon)
+            self.q_norm: nn.Module = HeadNorm(head_width, eps=stack.norm_epsilon)
+            self.k_norm: nn.Module = HeadNorm(head_width, eps=stack.norm_epsilon)
         else:
             self.q_norm = self.k_norm = nn.Identity()
 
