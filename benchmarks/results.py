@@ -83,9 +83,9 @@ def records() -> str:
         "```",
         "",
         "The bases: `text` has read French text and reviews; `text-and-ratings` has then learnt "
-        "to tell the good from the bad among 60,863 reviews of other things, 1,254 of them of "
-        "books at Amazon, where cls-books comes from too; `text-and-ratings-of-others` has not "
-        "seen those.",
+        "to tell the good from the bad among 60,863 rated reviews of games, restaurants, films, "
+        "series and books, 1,254 of them from Amazon, where cls-books comes from too; "
+        "`text-and-ratings-of-others` has not seen those.",
     ]
     for name, found in load("records").items():
         lines += experiment(name, found)
@@ -145,8 +145,8 @@ def readme_record() -> str:
         f"others is {by_name['linear']:.3f} for a linear model and {by_name['scratch']:.3f} for a "
         "Transformer of 49 million parameters from scratch. Pretrained for minutes on one GPU, on "
         f"French text and reviews, it is {by_name['text']:.3f}, and {votes['text']:.3f} when its "
-        f"{found['seeds']} seeds vote. Having also learnt from other people's ratings of other "
-        f"things, it is {by_name['text-and-ratings']:.3f} "
+        f"{found['seeds']} seeds vote. Having also learnt from other people's ratings, of games, "
+        f"restaurants, films and books, it is {by_name['text-and-ratings']:.3f} "
         f"({by_name['text-and-ratings-of-others']:.3f} without Amazon's ratings); a linear model "
         f"that is given the same ratings has {rated['ratings']:.3f} "
         f"({rated['ratings-of-others']:.3f}). "

@@ -10,7 +10,8 @@ from typing import Literal
 from headswap import config, pipeline, use
 from headswap import settings as settings_module
 from headswap.experiment import conduct
-from headswap.experiment.design import REPORT, Design
+from headswap.experiment.design import REPORT, Design, Folder
+from headswap.experiment.voters import Voters
 from headswap.importing.base import open_base
 from headswap.progress import Reporter, Silent
 from headswap.run import Run
@@ -21,6 +22,7 @@ from headswap.types import Table
 from headswap.use import Loaded, Trained
 
 Paths = str | Path | Sequence[str | Path]
+Usable = Loaded | Voters
 
 
 def train(
@@ -57,9 +59,12 @@ def resume(
     return Trained(done, device or "auto")
 
 
-def load(run: str | Path, *, device: str = "auto") -> Loaded:
+def load(run: str | Path, *, device: str = "auto") -> Usable:
     """A finished run, ready to predict and evaluate; a neural one also to generate, fill and
-    embed. A folder that holds a classifier exported to ONNX will do too."""
+    embed. A folder that holds a classifier exported to ONNX will do too, and that of a finished
+    experiment: the seeds of its best arm vote."""
+    if Folder(Path(run)).exists():
+        return Voters(Path(run), device)
     return use.load(Path(run), device)
 
 

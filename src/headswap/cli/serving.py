@@ -61,9 +61,9 @@ def serve(
         raise ResourceError(
             f"serving needs {error.name}", fix="pip install 'headswap[serve]'"
         ) from error
-    from headswap.use import load
+    from headswap.api import load
 
-    models = {name: load(path, device) for name, path in zip(names, runs, strict=True)}
+    models = {name: load(path, device=device) for name, path in zip(names, runs, strict=True)}
     limits = app.Limits(queue=queue, batch=batch)
     process = server.make(app.build(app.Server(models, limits), token), host, port)
     print(f"http://{host}:{port}", flush=True)

@@ -41,7 +41,8 @@ def predict(
     Parameters
     ----------
     run
-        A finished classifier, or the folder of one exported to ONNX.
+        A finished classifier, the folder of one exported to ONNX, or that of a finished
+        experiment, whose seeds then vote.
     source
         A file of texts: .txt (one a line), .jsonl, .csv or .tsv; standard input for - or none.
     text
@@ -317,11 +318,13 @@ def embed(
 
 def _neural(run: Path, device: str, verb: str) -> Trained:
     from headswap import api
+    from headswap.experiment.voters import Voters
     from headswap.linear import LinearTrained
     from headswap.use import Trained
 
     loaded = api.load(run, device=device)
     if not isinstance(loaded, Trained):
-        kind = "a linear run" if isinstance(loaded, LinearTrained) else "an exported classifier"
+        kinds = {LinearTrained: "a linear run", Voters: "an experiment"}
+        kind = kinds.get(type(loaded), "an exported classifier")
         raise UsageError(f"{kind} cannot {verb}", where=run, fix="use a neural run")
     return loaded

@@ -9,6 +9,7 @@ import numpy as np
 from headswap import storage, use
 from headswap.experiment.design import EXAMPLES, Folder
 from headswap.experiment.telling import telling
+from headswap.labelling import Labeller
 from headswap.predictions import softmax
 from headswap.run import Run
 from headswap.types import Table
@@ -32,7 +33,7 @@ def examples(folder: Folder) -> None:
     storage.write(path, json.dumps(chosen, ensure_ascii=False, indent=1) + "\n")
 
 
-def words(model: use.Loaded, text: str) -> list[Table]:
+def words(model: use.Trained | Labeller, text: str) -> list[Table]:
     """The parts of a text, each with what leaving it out takes from the log-probability of
     the predicted label (occlusion, Zeiler and Fergus 2014, section 2). A long text is taken
     in parts of several words."""

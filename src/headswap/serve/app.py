@@ -22,6 +22,7 @@ from starlette.responses import (
 )
 from starlette.routing import Route
 
+from headswap.api import Usable
 from headswap.decoding.beam import Beam
 from headswap.decoding.strategies import Sampling
 from headswap.decoding.translation import Search
@@ -33,7 +34,7 @@ from headswap.serve.batching import Batcher, QueueFull
 from headswap.serve.description import openapi
 from headswap.serve.gate import HANDLERS, Guard, Refused, Watch, flag, number, read_json
 from headswap.types import Table
-from headswap.use import Loaded, Trained
+from headswap.use import Trained
 from headswap.version import __version__
 
 
@@ -53,7 +54,7 @@ class Limits:
 class Server:
     """Models by name, one queue for all of them."""
 
-    def __init__(self, models: Mapping[str, Loaded], limits: Limits = Limits()) -> None:
+    def __init__(self, models: Mapping[str, Usable], limits: Limits = Limits()) -> None:
         self.models, self.limits = models, limits
         self.queue = Batcher(limits.batch, limits.queue)
         self.answered: dict[tuple[str, int], int] = {}
@@ -69,7 +70,7 @@ class Server:
     def receive(self, size: int) -> None:
         self.received += size
 
-    def model(self, request: Request) -> tuple[str, Loaded]:
+    def model(self, request: Request) -> tuple[str, Usable]:
         name = request.path_params["model"]
         if name not in self.models:
             known = ", ".join(self.models)
@@ -272,7 +273,7 @@ class Server:
             return await self.queue.alone(work)
 
 
-def abilities(model: Loaded) -> list[str]:
+def abilities(model: Usable) -> list[str]:
     """What a run can be asked for."""
     if not isinstance(model, Trained):
         return ["classify"]
@@ -315,7 +316,7 @@ def build(server: Server, token: str | None = None) -> Starlette:
     )
 
 
-def _unable(name: str, model: Loaded) -> Refused:
+def _unable(name: str, model: Usable) -> Refused:
     can = ", ".join(abilities(model))
     return Refused(409, f"the model {name!r} cannot do this", f"it can: {can}")
 
@@ -325,7 +326,7 @@ def _translation(found: Any) -> Table:
     return told if found.alignment is None else told | {"alignment": found.alignment}
 
 
-def _facts(model: Loaded) -> Table:
+def _facts(model: Usable) -> Table:
     found: Table = {}
     if "classify" in abilities(model):
         found["labels"] = list(model.labels)
