@@ -104,3 +104,6 @@ def test_r_drop_needs_dropout():
         settings.resolve("classify", "tiny", wanted)
     settings.resolve("classify", "tiny", [*wanted, {"model": {"dropout": 0.1}}])
     settings.resolve("classify", "tiny", [*wanted, {"model": {"inner_dropout": 0.1}}])
+    calm = settings.resolve("translate", "tiny-translate", [{"model": {"dropout": 0.0}}])
+    assert calm.objective.r_drop == 0
+    assert settings.resolve("translate", "tiny-translate").objective.r_drop == 1

@@ -150,10 +150,13 @@ def resolve(
         table = config.merge(table, change)
     made = from_table({**table, "recipe": name, "objective": objective})
     if getattr(made.objective, "r_drop", 0.0) and not (made.model.dropout or made.model.inside):
-        raise UsageError(
-            f"{objective}.r_drop compares two passes with different dropout, and there is none",
-            fix="set model.dropout, to 0.1 say",
-        )
+        if any(change.get(objective, {}).get("r_drop") for change in changes):
+            raise UsageError(
+                f"{objective}.r_drop compares two passes with different dropout, and there is none",
+                fix="set model.dropout, to 0.1 say",
+            )
+        table[objective]["r_drop"] = 0.0  # the recipe's: of no use here, and twice the work
+        made = from_table({**table, "recipe": name, "objective": objective})
     if base is not None and base.model.positions == "learned":
         most = base.model.length
         if made.model.length > most:

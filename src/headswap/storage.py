@@ -65,6 +65,23 @@ def new_folder(path: Path, replace: bool = True) -> Iterator[Path]:
             shutil.rmtree(staged, ignore_errors=True)
 
 
+@contextlib.contextmanager
+def copied(source: Path, path: Path) -> Iterator[Path]:
+    """A staged copy of a folder, to be added to, that takes the place of ``path`` when the
+    block succeeds."""
+    staged = staging_name(path)
+    with explained(path):
+        try:
+            shutil.rmtree(staged, ignore_errors=True)
+            shutil.copytree(source, staged)
+            yield staged
+            remove(path)
+            staged.rename(path)
+            _sync_folder(path.parent)
+        finally:
+            shutil.rmtree(staged, ignore_errors=True)
+
+
 def write_manifest(folder: Path, names: Sequence[str] | None = None) -> None:
     """List the files of a folder, those inside its folders too, with their hashes, after
     syncing each to disk."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -16,7 +17,7 @@ import pytest
 
 from conftest import review_rows, write_jsonl
 from experiment.small import QUICK, SHAPE, design, files
-from headswap import api, use
+from headswap import api, linear, storage, use
 from headswap.errors import DataError, UsageError
 from headswap.experiment import conduct, findings, verdict
 from headswap.experiment.design import Design, Folder
@@ -163,6 +164,35 @@ def test_a_killed_experiment_goes_on_where_it_was(tmp_path):
     assert all(p.stat().st_mtime_ns == stamps[p] for p in untested)
 
 
+def test_a_scheduler_that_asks_to_stop_is_not_kept_waiting(tmp_path):
+    paths = files(tmp_path)
+    arguments = ["transfer", paths["table"], "--test", paths["test"], "--text", paths["text"]]
+    arguments += ["--out", tmp_path / "out", "--workers", 2, "--seeds", 2, "--labels", "20,60"]
+    arguments += ["--pretraining-minutes", 0.01, "--set", "train.epochs=3000", "--device", "cpu"]
+    for change in QUICK["base_changes"]:
+        arguments += ["--set-base", change]
+    command = [sys.executable, "-m", "headswap", *map(str, arguments)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with (tmp_path / "said").open("w") as said:
+        running = subprocess.Popen(
+            command, start_new_session=True, env=environment, stdout=said, stderr=said
+        )
+    try:
+        deadline = time.monotonic() + 90
+        while len(list((tmp_path / "out").glob("runs/*/metrics.jsonl"))) < 2:
+            assert running.poll() is None and time.monotonic() < deadline
+            time.sleep(0.05)
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(timeout=60) == 130
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(running.pid, signal.SIGKILL)
+    assert f"headswap resume {tmp_path / 'out'}" in (tmp_path / "said").read_text()
+    begun = list((tmp_path / "out").glob("runs/*/config.toml"))
+    assert begun and not list((tmp_path / "out").glob("runs/*/manifest.json"))
+    assert all(list(one.parent.glob("checkpoints/*")) for one in begun)
+
+
 def test_an_existing_base_another_text_and_related_labels(tmp_path):
     paths = files(tmp_path)
     base = tmp_path / "mine"
@@ -241,3 +271,19 @@ def test_bad_numbers_are_usage_errors():
     for given in ({"seeds": 0}, {"minutes": 0.0}, {"labels": (1,)}, {"table": ()}):
         with pytest.raises(UsageError):
             Design(**{"table": ("x",), **given})
+
+
+def test_with_all_labels_one_linear_model_is_fitted_for_all_seeds(tmp_path, monkeypatch):
+    fitted = []
+    fit = linear.fit
+    monkeypatch.setattr(linear, "fit", lambda *given: fitted.append(given[3].name) or fit(*given))
+    wanted = design(files(tmp_path), objectives=("masked",), labels=(20, 10_000), probe=False)
+    folder = conduct.start(wanted, tmp_path / "out", Silent())
+    found = json.loads((folder.path / "report.json").read_text())
+    full = found["main"]
+    assert len(fitted) == 3
+    assert set(fitted) == {"linear-20-seed-0", "linear-20-seed-1", f"linear-{full}-seed-0"}
+    runs = [folder.path / f"runs/linear-{full}-seed-{seed}" for seed in (0, 1)]
+    for name in ("predictions/test.jsonl", "scores.json", "model.safetensors"):
+        assert (runs[0] / name).read_bytes() == (runs[1] / name).read_bytes()
+    assert all(storage.problem(run) is None and Run(run).tested for run in runs)

@@ -230,9 +230,13 @@ def _make_runs(shop: Workshop, workers: Workers | Cluster, report: Reporter) -> 
     for name, rate in rates.items():
         report.say(f"{name}: a rate of {rate:g} did best on validation")
     jobs = plan.final(rates)
-    rest = [job for job in jobs if job not in set(trials)]
+    own = [job for job in jobs if shop.twin(job) is None]
+    rest = [job for job in own if job not in set(trials)]
     workers.each("training", shop.make, rest, _size)
-    workers.each("testing", shop.test, jobs, _size)
+    workers.each("testing", shop.test, own, _size)
+    for job in set(jobs) - set(own):  # the same as one that is made and tested
+        shop.make(job)
+        shop.test(job)
 
 
 def _size(job: Job) -> float:
@@ -246,10 +250,5 @@ def _keep_best(folder: Folder, found: Table) -> None:
     target = folder.path / "best"
     if Run(target).finished and storage.problem(target) is None:
         return
-    with storage.explained(target):
-        shutil.rmtree(target, ignore_errors=True)
-        staged = folder.path / f"{storage.STAGING}best"
-        shutil.rmtree(staged, ignore_errors=True)
-        shutil.copytree(folder.path / found["best"]["run"], staged)
+    with storage.copied(folder.path / found["best"]["run"], target) as staged:
         shutil.copy(folder.path / CARD, staged / "README.md")
-        staged.rename(target)

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from multiprocessing.connection import wait as wait_for_processes
 from pathlib import Path
 from typing import TypeVar
 
@@ -30,6 +31,7 @@ from headswap.text.corpus import Reading
 from headswap.types import Table
 
 W = TypeVar("W")
+SAVING_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,10 @@ class Workshop:
         data, valid = self.folder.subset(job.size, job.seed), self.folder.data("valid")
         out = self.path(job)
         if not job.arm.neural:
+            twin = self.twin(job)
+            if twin and Run(self.path(twin)).finished and not Run(out).finished:
+                with storage.copied(self.path(twin), out):
+                    return
             reading = Reading(clean=self.design.clean)
             linear.fit(self.plan.labels, data, valid, out, job.seed, reading)
             return
@@ -62,6 +68,14 @@ class Workshop:
             storage.remove(out)  # a worker that was killed as it began
             pipeline.start(self.settings(job, data, valid), out, Silent(), planned=True)
         storage.remove(out / CHECKPOINTS)
+
+    def twin(self, job: Job) -> Job | None:
+        """The first seed's run where this one is the same: fitting a linear model has no
+        randomness, and with all labels every seed has the same."""
+        if job.arm.neural or job.seed == 0:
+            return None
+        first, own = (self.folder.subset(job.size, seed).read_bytes() for seed in (0, job.seed))
+        return replace(job, seed=0) if first == own else None
 
     def make_base(self, base: Base) -> None:
         """Bring one base to its end, or find it there."""
@@ -123,9 +137,16 @@ class Workers:
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        if self._pool is not None:
-            # After a failure the others save what they have; nothing new is begun.
-            self._pool.shutdown(wait=True, cancel_futures=True)
+        if self._pool is None:
+            return
+        # After a failure the others save what they have, also those few that the pool had
+        # already handed out; a scheduler's request to stop reaches this process alone.
+        workers = list((self._pool._processes or {}).values())
+        self._pool.shutdown(wait=kind is None, cancel_futures=True)
+        while kind is not None and (left := [one for one in workers if one.is_alive()]):
+            for worker in left:
+                worker.terminate()
+            wait_for_processes([worker.sentinel for worker in left], timeout=SAVING_S)
 
     def each(
         self,
