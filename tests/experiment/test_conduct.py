@@ -137,23 +137,40 @@ def test_a_lost_run_is_made_again_to_the_same_bytes(experiment, tmp_path):
     assert kept == {name: (run / name).read_bytes() for name in results}
 
 
-def test_a_killed_experiment_goes_on_where_it_was(tmp_path):
-    paths = files(tmp_path)
+@contextlib.contextmanager
+def under_way(folder, epochs, made, lines=1):
+    """An experiment in a process of its own that has written so much of a file in a run."""
+    paths = files(folder)
     arguments = ["transfer", paths["table"], "--test", paths["test"], "--text", paths["text"]]
-    arguments += ["--out", tmp_path / "out", "--workers", 2, "--seeds", 2, "--labels", "20,60"]
-    arguments += ["--pretraining-minutes", 0.01, "--set", "train.epochs=2", "--device", "cpu"]
+    arguments += ["--out", folder / "out", "--workers", 2, "--seeds", 2, "--labels", "20,60"]
+    arguments += ["--pretraining-minutes", 0.01, "--set", f"train.epochs={epochs}"]
     for change in QUICK["base_changes"]:
         arguments += ["--set-base", change]
-    command = [sys.executable, "-m", "headswap", *map(str, arguments)]
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    command = [sys.executable, "-m", "headswap", *map(str, arguments), "--device", "cpu"]
     environment = {**os.environ, "OMP_NUM_THREADS": "2"}
-    running = subprocess.Popen(command, start_new_session=True, env=environment, **quiet)
-    deadline = time.monotonic() + 90
-    while not list((tmp_path / "out").glob("runs/*/manifest.json")):
-        assert running.poll() is None and time.monotonic() < deadline
-        time.sleep(0.05)
-    running.send_signal(signal.SIGKILL)
-    running.wait()
+    with (folder / "said").open("w") as said:
+        running = subprocess.Popen(
+            command, start_new_session=True, env=environment, stdout=said, stderr=said
+        )
+    try:
+        deadline = time.monotonic() + 90
+        while not any(
+            len(path.read_text("utf-8").splitlines()) >= lines
+            for path in (folder / "out").glob(f"runs/*/{made}")
+        ):
+            assert running.poll() is None and time.monotonic() < deadline
+            time.sleep(0.05)
+        yield running
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(running.pid, signal.SIGKILL)
+        running.wait()
+
+
+def test_a_killed_experiment_goes_on_where_it_was(tmp_path):
+    with under_way(tmp_path, 2, "manifest.json") as running:
+        running.send_signal(signal.SIGKILL)
+        running.wait()
     done = list((tmp_path / "out").glob("runs/*/manifest.json"))
     stamps = {p: p.stat().st_mtime_ns for p in done if "linear" not in str(p)}
     again = [sys.executable, "-m", "headswap", "resume", str(tmp_path / "out")]
@@ -165,32 +182,12 @@ def test_a_killed_experiment_goes_on_where_it_was(tmp_path):
 
 
 def test_a_scheduler_that_asks_to_stop_is_not_kept_waiting(tmp_path):
-    paths = files(tmp_path)
-    arguments = ["transfer", paths["table"], "--test", paths["test"], "--text", paths["text"]]
-    arguments += ["--out", tmp_path / "out", "--workers", 2, "--seeds", 2, "--labels", "20,60"]
-    arguments += ["--pretraining-minutes", 0.01, "--set", "train.epochs=3000", "--device", "cpu"]
-    for change in QUICK["base_changes"]:
-        arguments += ["--set-base", change]
-    command = [sys.executable, "-m", "headswap", *map(str, arguments)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    with (tmp_path / "said").open("w") as said:
-        running = subprocess.Popen(
-            command, start_new_session=True, env=environment, stdout=said, stderr=said
-        )
-    try:
-        deadline = time.monotonic() + 90
-        while len(list((tmp_path / "out").glob("runs/*/metrics.jsonl"))) < 2:
-            assert running.poll() is None and time.monotonic() < deadline
-            time.sleep(0.05)
+    with under_way(tmp_path, 3000, "metrics.jsonl", lines=5) as running:
         running.send_signal(signal.SIGTERM)
         assert running.wait(timeout=60) == 130
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(running.pid, signal.SIGKILL)
     assert f"headswap resume {tmp_path / 'out'}" in (tmp_path / "said").read_text()
-    begun = list((tmp_path / "out").glob("runs/*/config.toml"))
-    assert begun and not list((tmp_path / "out").glob("runs/*/manifest.json"))
-    assert all(list(one.parent.glob("checkpoints/*")) for one in begun)
+    assert not list((tmp_path / "out").glob("runs/*/manifest.json"))
+    assert list((tmp_path / "out").glob("runs/*/checkpoints/*"))
 
 
 def test_an_existing_base_another_text_and_related_labels(tmp_path):
