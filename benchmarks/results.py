@@ -308,7 +308,8 @@ def optimizers() -> str:
     lines += [
         "",
         f"Muon takes {found['muon_needs_steps']:.2f} times AdamW's steps and "
-        f"{found['muon_needs_time']:.2f} times its time.",
+        f"{found['muon_needs_time']:.2f} times its time. This was a short training on a "
+        f"{found['device'].upper()}; what the lead is in a long one it does not tell.",
     ]
     return "\n".join(lines)
 
