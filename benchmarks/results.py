@@ -71,6 +71,7 @@ def span(bounds: Sequence[float]) -> str:
 
 
 def records() -> str:
+    every, others = (row["ratings"] for row in load("linear-ratings")["models"].values())
     lines = [
         "## Records",
         "",
@@ -83,14 +84,14 @@ def records() -> str:
         "```",
         "",
         "The bases: `text` has read French text and reviews; `text-and-ratings` has then learnt "
-        "to tell the good from the bad among 60,863 rated reviews of games, restaurants, films, "
-        "series and books, 1,254 of them from Amazon, where cls-books comes from too; "
-        "`text-and-ratings-of-others` has not seen those.",
+        f"to tell the good from the bad among {every:,} rated reviews of games, restaurants, "
+        f"films, series and books, {every - others:,} of them from Amazon, where cls-books comes "
+        "from too; `text-and-ratings-of-others` has not seen those.",
     ]
     for name, found in load("records").items():
         lines += experiment(name, found)
     lines += ["", *helped(load("records")["books: all"])]
-    return "\n".join([*lines, *optional(linear_ratings)])
+    return "\n".join([*lines, linear_ratings()])
 
 
 def helped(found: dict[str, Any]) -> list[str]:
@@ -103,8 +104,8 @@ def helped(found: dict[str, Any]) -> list[str]:
     steps = [
         ("text to pretrain on", arm["scratch"], arm["text"]),
         ("other people's ratings first, none of Amazon's", arm["text"], arm[bases[1]]),
-        ("Amazon's 1,254 ratings too", arm[bases[1]], arm[bases[2]]),
-        *((f"five seeds that vote ({name})", arm[name], alone[name]) for name in bases),
+        ("Amazon's ratings too", arm[bases[1]], arm[bases[2]]),
+        *((f"{found['seeds']} seeds that vote ({name})", arm[name], alone[name]) for name in bases),
         *((f"their vote and the linear model's ({name})", alone[name], mixed[name])
           for name in bases),
     ]  # fmt: skip
@@ -141,8 +142,9 @@ def readme_record() -> str:
     votes = {row["name"]: row["accuracy"] for row in found["votes"] if row["linear_share"] is None}
     rated = {name: row["accuracy"] for name, row in load("linear-ratings")["models"].items()}
     return (
-        f"On the {most:,} French book reviews of the course where this began, accuracy on 2,000 "
-        f"others is {by_name['linear']:.3f} for a linear model and {by_name['scratch']:.3f} for a "
+        f"On the {most:,} French book reviews of the course where this began, accuracy on "
+        f"{found['test_texts']:,} others is {by_name['linear']:.3f} for a linear model and "
+        f"{by_name['scratch']:.3f} for a "
         "Transformer of 49 million parameters from scratch. Pretrained for minutes on one GPU, on "
         f"French text and reviews, it is {by_name['text']:.3f}, and {votes['text']:.3f} when its "
         f"{found['seeds']} seeds vote. Having also learnt from other people's ratings, of games, "

@@ -35,7 +35,8 @@ def serve(
     Parameters
     ----------
     runs
-        Finished runs, or classifiers exported to ONNX; each is named after its folder.
+        Finished runs, classifiers exported to ONNX, or finished experiments, whose seeds then
+        vote; each is named after its folder.
     host
         The address to listen on. Any but this machine's own needs a token.
     port

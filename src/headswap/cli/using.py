@@ -84,7 +84,7 @@ def evaluate(
     Parameters
     ----------
     run
-        A finished run.
+        A finished run, or the folder of a finished experiment, whose seeds then vote.
     data
         Labelled files for a classifier; text files, or tables of minimal pairs with the columns
         sentence_good and sentence_bad, for a language model.

@@ -47,7 +47,8 @@ class Voters(Labeller):
                 for run in runs[name]
             ]
         except (ValueError, KeyError, TypeError) as error:
-            raise DataError(f"damaged ({error})", where=report) from error
+            fix = f"headswap report {path}"  # one of an older version lacks the votes
+            raise DataError(f"damaged ({error})", where=report, fix=fix) from error
         self._members = [(use.load(run, device), weight) for run, weight in parts]
 
     def scored(self, texts: Sequence[str]) -> np.ndarray:
