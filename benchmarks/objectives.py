@@ -94,6 +94,11 @@ def tokens_of(objective: str, options: Any) -> int:
     return round(options.tokens * causal / flops_a_token(objective, options.recipe))
 
 
+def judged(pairs: Path, device: str, base: Path) -> Any:
+    """What a base says of minimal pairs."""
+    return json.loads(headswap("evaluate", base, pairs, "--json", "--device", device).stdout)
+
+
 def fine_tuned(data: Path, corpus: str, bases: list[Path], options: Any) -> dict[str, Any]:
     """What each base's classifiers score, by the base's name."""
     out = options.runs / f"transfer-{corpus}"
@@ -148,11 +153,8 @@ def main() -> None:
             }
             if corpus == "imdb":
                 pairs = data / "blimp/blimp.jsonl.xz"
-                said = [
-                    headswap("evaluate", base, pairs, "--json", "--device", options.device).stdout
-                    for base in mine
-                ]
-                row["blimp"] = [json.loads(one) for one in said]
+                with ThreadPoolExecutor(options.jobs) as pool:
+                    row["blimp"] = list(pool.map(partial(judged, pairs, options.device), mine))
             results[corpus][name] = row
         others = {name: row for name, row in scores.items() if row["kind"] != "pretrained"}
         results[corpus]["beside"] = others

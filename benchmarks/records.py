@@ -1,18 +1,25 @@
-"""What can be had on cls-books and IMDb: bases of 49 million parameters, whole experiments.
+"""What can be had on cls-books, IMDb, SST-2 and MR: whole experiments on real data.
 
     HEADSWAP_DATA=… python benchmarks/records.py --only books --out docs/results/records.json
     HEADSWAP_DATA=… python benchmarks/records.py --only imdb --out docs/results/records.json
+    HEADSWAP_DATA=… python benchmarks/records.py --only sst2 --out docs/results/records.json
+    HEADSWAP_DATA=… python benchmarks/records.py --only mr --out docs/results/records.json
+    HEADSWAP_DATA=… python benchmarks/records.py --only books-small --out docs/results/records.json
 
-**books**: a base reads French text and reviews (the reviews more and more); two more bases go on
+**books**: a base of 49 million parameters reads French text and reviews (the reviews more and more); two more bases go on
 to learn the ratings of other people's reviews, one of them without Amazon's. ``headswap transfer``
 then gives each the 1,600 labels of cls-books, five seeds, beside scratch and the linear model;
 variants of the fine-tuning follow, to be chosen among on validation.
 
-**imdb**: a base reads the reviews of aclImdb that are not for testing; ``headswap transfer`` draws
-its label curve.
+**imdb**: a base of that size reads the reviews of aclImdb that are not for testing; ``headswap
+transfer`` draws its label curve.
+
+**sst2**, **mr**, **books-small**: the label curves of the bases that come with Headswap,
+english-small on SST-2 and MR, french-small on cls-books. MR has no splits; ``headswap transfer``
+makes them.
 
 Every step is a command that is printed, and what is done is not done again. A step that was
-interrupted goes on. For one GPU: ten minutes each.
+interrupted goes on. For one GPU: ten minutes each, of which sst2 and mr need two.
 """
 
 from __future__ import annotations
@@ -57,7 +64,7 @@ VARIANTS = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--out", type=Path, required=True, help="the result file")
-    parser.add_argument("--only", choices=["books", "imdb"], required=True)
+    parser.add_argument("--only", choices=list(TASKS), required=True)
     parser.add_argument("--runs", type=Path, default=Path("runs/records"))
     parser.add_argument("--recipe", default="base")
     parser.add_argument("--tokens", type=int, default=400_000_000, help="that a base reads")
@@ -74,14 +81,14 @@ def main() -> None:
     data, work = Path(os.environ["HEADSWAP_DATA"]), options.runs / options.only
     work.mkdir(parents=True, exist_ok=True)
     found = json.loads(options.out.read_text()) if options.out.exists() else {}
-    for name, report in {"books": books, "imdb": imdb}[options.only](data, work, options):
+    for name, report in TASKS[options.only](data, work, options):
         found[f"{options.only}: {name}"] = summary(report)
         options.out.write_text(json.dumps(found, indent=1) + "\n")
         print(name, found[f"{options.only}: {name}"]["verdict"], flush=True)
 
 
 def books(data: Path, work: Path, options: argparse.Namespace) -> Iterator[tuple[str, Path]]:
-    tables = {role: data / "cls-books" / f"{role}.jsonl.gz" for role in ("train", "valid", "test")}
+    tables = book_tables(data)
     reviews = list(rows(data))
     lines = [row["text"] for row in reviews]
     lines += [text for role in ("train", "valid") for text in texts(tables[role])]
@@ -126,6 +133,26 @@ def imdb(data: Path, work: Path, options: argparse.Namespace) -> Iterator[tuple[
     yield "all", experiment(work / "transfer", options, tables, [base], changes, ("html",))
 
 
+def sst2(data: Path, work: Path, options: argparse.Namespace) -> Iterator[tuple[str, Path]]:
+    roles = {"train": "train", "valid": "dev", "test": "test"}
+    folder = data / "english-classification"
+    tables = {role: folder / f"sst2.{name}.jsonl.gz" for role, name in roles.items()}
+    yield "all", experiment(work / "transfer", options, tables, [Path("english-small")], ())
+
+
+def mr(data: Path, work: Path, options: argparse.Namespace) -> Iterator[tuple[str, Path]]:
+    tables = {"train": data / "english-classification" / "mr.all.jsonl.gz"}
+    yield "all", experiment(work / "transfer", options, tables, [Path("english-small")], ())
+
+
+def books_small(data: Path, work: Path, options: argparse.Namespace) -> Iterator[tuple[str, Path]]:
+    tables = book_tables(data)
+    yield "all", experiment(work / "transfer", options, tables, [Path("french-small")], ())
+
+
+TASKS = {"books": books, "imdb": imdb, "sst2": sst2, "mr": mr, "books-small": books_small}
+
+
 def pretraining(options: argparse.Namespace, length: int) -> list[object]:
     return [
         "--recipe", options.recipe, "--tokens", options.tokens,
@@ -133,6 +160,11 @@ def pretraining(options: argparse.Namespace, length: int) -> list[object]:
         *changed((f"train.optimizer={options.optimizer}", *SHAPE)),
         *(["--tokenizer", options.tokenizer] if options.tokenizer else []),
     ]  # fmt: skip
+
+
+def book_tables(data: Path) -> dict[str, Path]:
+    folder = data / "cls-books"
+    return {role: folder / f"{role}.jsonl.gz" for role in ("train", "valid", "test")}
 
 
 def rate(

@@ -1,4 +1,4 @@
-"""The base that comes with Headswap: whole, small, usable by its name."""
+"""The bases that come with Headswap: whole, small, usable by their names."""
 
 from __future__ import annotations
 
@@ -12,9 +12,13 @@ from headswap.errors import StorageError
 from headswap.run import Run, shipped
 
 
-def test_it_is_whole_and_small_and_names_no_machine():
-    assert shipped() == ["english-small"]
-    run = Run.open(Path("english-small"))
+def test_there_are_two():
+    assert shipped() == ["english-small", "french-small"]
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_it_is_whole_and_small_and_names_no_machine(name):
+    run = Run.open(Path(name))
     run.check_finished()
     parts = [path for path in run.path.rglob("*") if path.is_file()]
     assert sum(path.stat().st_size for path in parts) < 12e6
@@ -25,10 +29,16 @@ def test_it_is_whole_and_small_and_names_no_machine():
             ).replace("predictions/", ""), path
 
 
-def test_it_fills_masks_with_sense():
-    base = headswap.load("english-small", device="cpu")
-    (candidates,) = base.fill("the movie was really <mask> and i loved it", 10)
-    assert {"good", "great"} & {candidate.token for candidate in candidates}
+@pytest.mark.parametrize(
+    ("name", "text", "fitting"),
+    [
+        ("english-small", "the movie was really <mask> and i loved it", {"good", "great"}),
+        ("french-small", "elle était très <mask> de le voir .", {"heureuse", "contente"}),
+    ],
+)
+def test_it_fills_masks_with_sense(name, text, fitting):
+    (candidates,) = headswap.load(name, device="cpu").fill(text, 10)
+    assert fitting & {candidate.token for candidate in candidates}
 
 
 def test_it_is_a_base_by_its_name(tmp_path, monkeypatch):

@@ -89,8 +89,8 @@ def transfer(
     out
         The folder to make; runs/transfer-NAME when left out.
     base
-        A finished run to start from; english-small, the base that comes with Headswap; or
-        hf:FOLDER, a local Hugging Face model. May be repeated.
+        A finished run to start from; english-small or french-small, the bases that come with
+        Headswap; or hf:FOLDER, a local Hugging Face model. May be repeated.
     objectives
         Pretrain a base for each of these, separated by commas: causal,masked,hybrid.
     recipe

@@ -52,7 +52,7 @@ def shards(
     out
         The folder to make: --out shards/web.
     tokenizer
-        A run, whose tokenizer is taken, english-small, or a sentencepiece .model:
+        A run, whose tokenizer is taken (english-small too), or a sentencepiece .model:
         --tokenizer runs/base.
     pieces
         A dictionary that numbers the pieces of a .model (one "piece count" a line).

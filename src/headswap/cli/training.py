@@ -87,9 +87,10 @@ def train(
     out
         The run folder to make. It holds everything: settings, weights, metrics, predictions.
     base
-        A finished run whose backbone is kept and whose head is swapped; english-small, the base
-        that comes with Headswap; or hf:FOLDER, a local Hugging Face model (BERT, RoBERTa, GPT-2,
-        Llama, EuroBERT and kin). Without it, training starts from random weights.
+        A finished run whose backbone is kept and whose head is swapped; english-small or
+        french-small, the bases that come with Headswap; or hf:FOLDER, a local Hugging Face model
+        (BERT, RoBERTa, GPT-2, Llama, EuroBERT and kin). Without it, training starts from random
+        weights.
     recipe
         A named starting point (see `headswap recipes`) or a .toml file; the base's own, or
         tiny.
