@@ -77,7 +77,9 @@ def pretrained(
     """One base, made or found done."""
     objective, changes = OBJECTIVES[name]
     out: Path = options.runs / f"{corpus}-{name.replace(' ', '-')}-{seed}"
-    if not (out / "manifest.json").exists():
+    if (out / "config.toml").exists():
+        headswap("resume", out)
+    else:
         headswap(
             "train", objective, *texts(data, corpus, options.runs),
             "--recipe", options.recipe, "--tokens", tokens_of(objective, options),
@@ -102,7 +104,9 @@ def judged(pairs: Path, device: str, base: Path) -> Any:
 def fine_tuned(data: Path, corpus: str, bases: list[Path], options: Any) -> dict[str, Any]:
     """What each base's classifiers score, by the base's name."""
     out = options.runs / f"transfer-{corpus}"
-    if not (out / "report.json").exists():
+    if (out / "plan.json").exists():
+        headswap("resume", out, quiet=False)
+    else:
         tables = [data / name for name in TASKS[corpus]]
         arguments: list[object] = ["transfer", tables[0], "--test", tables[-1]]
         arguments += ["--valid", tables[1]] if len(tables) > 2 else []

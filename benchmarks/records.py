@@ -6,10 +6,10 @@
     HEADSWAP_DATA=… python benchmarks/records.py --only mr --out docs/results/records.json
     HEADSWAP_DATA=… python benchmarks/records.py --only books-small --out docs/results/records.json
 
-**books**: a base of 49 million parameters reads French text and reviews (the reviews more and more); two more bases go on
-to learn the ratings of other people's reviews, one of them without Amazon's. ``headswap transfer``
-then gives each the 1,600 labels of cls-books, five seeds, beside scratch and the linear model;
-variants of the fine-tuning follow, to be chosen among on validation.
+**books**: a base of 49 million parameters reads French text and reviews (the reviews more and
+more); two more bases go on to learn the ratings of other people's reviews, one of them without
+Amazon's. ``headswap transfer`` then gives each the 1,600 labels of cls-books, five seeds, beside
+scratch and the linear model; variants of the fine-tuning follow, to be chosen among on validation.
 
 **imdb**: a base of that size reads the reviews of aclImdb that are not for testing; ``headswap
 transfer`` draws its label curve.

@@ -109,8 +109,9 @@ def records() -> str:
 
 
 FLATTERED = (
-    "How english-small is fine-tuned was once [chosen by hand](experiment.md#english-small-and-french-small) on "
-    "such snippets, which may flatter it slightly."
+    "How english-small is fine-tuned was once [chosen by hand]"
+    "(experiment.md#english-small-and-french-small) on such snippets, which may flatter it "
+    "slightly."
 )
 RECORDS = {
     "imdb: all": (
@@ -355,6 +356,25 @@ def optimizers() -> str:
         f"{found['device'].upper()}; what the lead is in a long one it does not tell.",
     ]
     return "\n".join(lines)
+
+
+def start() -> str:
+    found = load("start")
+    encoding = found["encoding"]
+    ours, plain = encoding["megabytes_a_second"].values()
+    return "\n".join(
+        [
+            "## The first step",
+            "",
+            f"From `headswap train` to the end of its first step on {found['cores']} CPU cores, "
+            f"with the recipe `tiny` and {found['text_megabytes']:.1f} MB of text that was never "
+            "read before: imports, a new tokenizer, encoding and a first validation included. "
+            f"{found['seconds_to_the_first_step']:.1f} s, the median of runs that took "
+            f"{found['lowest']:.1f} to {found['highest']:.1f} s. Encoding runs at {ours:.1f} MB/s, "
+            f"sentencepiece alone on as many threads at {plain:.1f} MB/s "
+            f"(`{found['command']} --out docs/results/start.json`).",
+        ]
+    )
 
 
 def memory() -> str:
@@ -836,7 +856,7 @@ def page() -> str:
     )
     parts = [*optional(records), transfer(), course(), objectives(), multi30k(), warm_start()]
     parts += [translate_speed(), planner(), complexity()]
-    parts += optional(optimizers, mixers, heads, lengths, parity, inference, load_figures)
+    parts += optional(start, optimizers, mixers, heads, lengths, parity, inference, load_figures)
     parts += [scoring(), kills(), memory(), sharding(), *optional(torchrun)]
     return "\n\n".join([head, *parts]) + "\n"
 

@@ -20,6 +20,7 @@ from headswap.text.corpus import Reading
 from headswap.text.loader import Labelled, Window
 from headswap.text.pairs import PairText, read_pairs
 from headswap.text.tokenizer import Tokenizer
+from headswap.training import machine
 from headswap.training.evaluate import Evaluation, evaluate
 from headswap.translating import Translator
 from headswap.types import Ids, Table
@@ -125,5 +126,8 @@ class Measured:
                 yield Window(ids[start : start + length + 1])
 
     def _evaluated(self, examples: Sequence[Labelled] | Sequence[Window]) -> Evaluation:
-        objective = self.settings.objective
-        return evaluate(self.model, objective, examples, self.tokens, BATCH, torch.float32)
+        """A classifier in the precision in which it was validated, a language model in full."""
+        objective, precision = self.settings.objective, torch.float32
+        if isinstance(objective, Classify):
+            precision, _ = machine.pick_precision(self.settings.train, self.model.device)
+        return evaluate(self.model, objective, examples, self.tokens, BATCH, precision)

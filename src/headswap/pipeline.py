@@ -85,7 +85,7 @@ def start(
     ``planned`` already, as a part of an experiment, is not planned again."""
     run = create(settings, out, None if planned else report, ranks)
     try:
-        return execute(run, report, ranks=ranks)
+        return execute(run, report, ranks=ranks, planned=planned)
     except HeadswapError as error:
         worth_resuming = isinstance(error, Interrupted | StorageError)
         learnt = any((out / runs.CHECKPOINTS).glob("step-*"))
@@ -160,9 +160,11 @@ def execute(
     device: str | None = None,
     data_folder: Path | None = None,
     ranks: Ranks = ALONE,
+    planned: bool = False,
 ) -> Run:
     """Bring a run to its end, from wherever it stands; on the device that its plan names
-    unless another is given. Of several ranks each trains, and rank 0 writes the end."""
+    unless another is given. Of several ranks each trains, and rank 0 writes the end. A part of
+    an experiment (``planned``) writes no checkpoint of its last step."""
     with ranks.together():
         if data_folder is not None and not data_folder.is_dir():
             raise StorageError("no such folder", where=data_folder, fix="check --data")
@@ -195,7 +197,9 @@ def execute(
     if isinstance(objective, Translate) and settings.train.select in ("auto", "bleu"):
         judge = translating.judge_of(tokens, objective, pairs["valid"])
         data = dataclasses.replace(data, judge=judge)
-    state = train(model, objective, tokens, data, settings.train, run, report, initial, ranks)
+    state = train(
+        model, objective, tokens, data, settings.train, run, report, initial, ranks, not planned
+    )
     summary = {
         "steps": state.step,
         "tokens": state.tokens,

@@ -222,11 +222,11 @@ class Trained:
             )
 
     def _logits(self, examples: Sequence[Labelled]) -> np.ndarray:
-        most = TOKENS_ON_CPU if self.model.device.type == "cpu" else None
-        objective = self.settings.objective
-        result = evaluate(
-            self.model, objective, examples, self.tokens, BATCH, torch.float32, most=most
-        )
+        """In the precision in which the classifier was validated."""
+        device, objective = self.model.device, self.settings.objective
+        most = TOKENS_ON_CPU if device.type == "cpu" else None
+        precision, _ = machine.pick_precision(self.settings.train, device)
+        result = evaluate(self.model, objective, examples, self.tokens, BATCH, precision, most=most)
         assert result.logits_NC is not None
         return result.logits_NC
 

@@ -17,6 +17,7 @@ from experiment.small import design, files
 from headswap.errors import HeadswapError, ResourceError, UsageError
 from headswap.experiment import cluster, conduct
 from headswap.experiment.design import Folder
+from headswap.experiment.jobs import Tasks
 from headswap.progress import Silent
 
 RESULTS = ("model.safetensors", "metrics.jsonl", "scores.json", "predictions/test.jsonl")
@@ -125,12 +126,12 @@ def test_a_whole_experiment_and_what_goes_wrong(nodes, tmp_path):
         cluster.Cluster(1, 0.0, 1, tmp_path, Silent()) as hosts,
         pytest.raises(HeadswapError, match="here: no such thing; give up"),
     ):
-        hosts.each("failing", fails, [1, 2], lambda _: 1.0)
+        hosts.each("failing", Tasks(fails, [1, 2], lambda _: 1.0))
     with (
         cluster.Cluster(1, 0.0, 1, tmp_path / "nowhere", Silent()) as hosts,
         pytest.raises(HeadswapError, match="does not see it"),
     ):
-        hosts.each("looking", print, [1], lambda _: 1.0)
+        hosts.each("looking", Tasks(print, [1], lambda _: 1.0))
 
 
 def test_without_ray(monkeypatch, tmp_path):

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from headswap.errors import Interrupted, ResourceError, StorageError
-from headswap.experiment.jobs import interruptible, told
+from headswap.experiment.jobs import Tasks, interruptible, told
 from headswap.progress import Reporter
 from headswap.wording import counted
 
@@ -37,22 +37,14 @@ class Cluster:
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         pass
 
-    def each(
-        self,
-        title: str,
-        work: Callable[[W], None],
-        items: Sequence[W],
-        cost: Callable[[W], float],
-    ) -> None:
-        """Do all the work, the longest first; the first failure ends it."""
+    def each(self, title: str, tasks: Tasks[W]) -> None:
+        """Do all the work; the first failure ends it."""
         hosts = sum(node["Alive"] for node in self._ray.nodes())
         where = f"{hosts} host{'s' if hosts > 1 else ''}"
         with interruptible():
-            told(self._report, title, self._done(title, work, items, cost), items, cost, where)
+            told(self._report, title, self._done(title, tasks), tasks, where)
 
-    def _done(
-        self, title: str, work: Callable[[W], None], items: Sequence[W], cost: Callable[[W], float]
-    ) -> Iterator[W]:
+    def _done(self, title: str, tasks: Tasks[W]) -> Iterator[W]:
         ray = self._ray
         task = ray.remote(_do).options(
             num_cpus=self._cpus,
@@ -60,15 +52,20 @@ class Cluster:
             max_retries=RETRIES,
             name=f"headswap: {title}",
         )
-        ordered = sorted(items, key=cost, reverse=True)
-        folder = str(self._folder)
-        waiting = {task.remote(work, item, self._threads, folder): item for item in ordered}
+
+        def begun(items: Sequence[W]) -> dict[Any, W]:
+            more = (self._threads, str(self._folder))
+            return {task.remote(tasks.work, item, *more): item for item in items}
+
+        waiting = begun(tasks.items)
         try:
             while waiting:
                 ready, _ = ray.wait(list(waiting))
                 for reference in ready:
                     ray.get(reference)
-                    yield waiting.pop(reference)
+                    item = waiting.pop(reference)
+                    waiting |= begun(tasks.then(item))
+                    yield item
         except ray.exceptions.RayTaskError as error:
             raise error.cause from error
         except KeyboardInterrupt as error:

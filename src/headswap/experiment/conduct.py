@@ -6,6 +6,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 
 from headswap import settings, storage
@@ -13,7 +15,7 @@ from headswap.errors import DataError, Interrupted, UsageError
 from headswap.experiment import bases, cluster, explain, findings, speed, splits, verdict
 from headswap.experiment.cluster import Cluster
 from headswap.experiment.design import CARD, CHECK, PLAN, ROLES, Design, Folder
-from headswap.experiment.jobs import Workers, Workshop
+from headswap.experiment.jobs import Tasks, Workers, Workshop
 from headswap.experiment.plan import Costs, Job, Plan, curve, fit
 from headswap.experiment.sharing import side_by_side
 from headswap.importing.base import open_base
@@ -99,7 +101,7 @@ def _on_cluster(shop: Workshop, report: Reporter) -> None:
     with Cluster(design.cpus, design.gpus, threads, shop.folder.path, report) as hosts:
         for base in shop.plan.bases:
             if not base.run and not Run(shop.base_path(base.name)).finished:
-                hosts.each(f"pretraining {base.name}", shop.make_base, [base], lambda _: 1.0)
+                hosts.each(f"pretraining {base.name}", Tasks(shop.make_base, [base], lambda _: 1.0))
         _make_runs(shop, hosts, report)
 
 
@@ -222,26 +224,42 @@ def _checked(design: Design, rows: splits.Rows, report: Reporter) -> Table:
 
 
 def _make_runs(shop: Workshop, workers: Workers | Cluster, report: Reporter) -> None:
-    """All runs: first those that choose each arm's rate, then the rest; then the test."""
-    plan = shop.plan
+    """All runs, then the test. A neural arm's runs begin when its trials have chosen its rate;
+    the linear models wait for nothing, and keep idle workers busy meanwhile."""
+    plan, rates = shop.plan, dict[str, float]()
     trials = plan.trials()
-    workers.each("trying rates", shop.make, trials, _size)
-    rates = findings.chosen_rates(shop.folder, plan)
-    for name, rate in rates.items():
-        report.say(f"{name}: a rate of {rate:g} did best on validation")
+    waited_for = Counter(job.arm.name for job in trials)
+
+    def then(done: Job) -> list[Job]:
+        name = done.arm.name
+        if not done.arm.neural or name in rates:
+            return []
+        waited_for[name] -= 1
+        if waited_for[name]:
+            return []
+        rates[name] = findings.chosen_rate(shop.folder, plan, done.arm)
+        report.say(f"{name}: a rate of {rates[name]:g} did best on validation")
+        return _longest_first(set(plan.runs(done.arm, rates[name])) - set(trials))
+
+    fitted = [job for job in plan.final({}) if not job.arm.neural and shop.twin(job) is None]
+    first = {arm.name: plan.rates(arm)[0] for arm in plan.arms if arm.neural}
+    later = [job for job in plan.final(first) if job.arm.neural and job not in set(trials)]
+    ready = [*_longest_first(trials), *_longest_first(fitted)]
+    workers.each("training", Tasks(shop.make, ready, _size, then, later))
     jobs = plan.final(rates)
     own = [job for job in jobs if shop.twin(job) is None]
-    rest = [job for job in own if job not in set(trials)]
-    workers.each("training", shop.make, rest, _size)
-    workers.each("testing", shop.test, own, _size)
+    workers.each("testing", Tasks(shop.test, _longest_first(own), _size))
     for job in set(jobs) - set(own):  # the same as one that is made and tested
         shop.make(job)
         shop.test(job)
 
 
+def _longest_first(jobs: Iterable[Job]) -> list[Job]:
+    return sorted(jobs, key=lambda job: (-_size(job), job.arm.name, job.seed))
+
+
 def _size(job: Job) -> float:
-    """How long a run takes, in units of its own. Linear models with many labels begin early:
-    they take minutes, and leave a GPU to the others."""
+    """How long a run takes, in units of its own."""
     return 20.0 + job.size * (job.epochs if job.arm.neural else 4)
 
 

@@ -85,12 +85,12 @@ class Experiment:
 
 def chosen_rates(folder: Folder, plan: Plan) -> dict[str, float]:
     """Each neural arm's rate: the best on validation, the lower loss where two are equal."""
-    rates = {}
-    for arm in plan.arms:
-        if arm.neural:
-            tried = {rate: _valid(folder, plan, arm, rate) for rate in plan.rates(arm)}
-            rates[arm.name] = max(tried, key=lambda rate: (tried[rate][0], -tried[rate][1]))
-    return rates
+    return {arm.name: chosen_rate(folder, plan, arm) for arm in plan.arms if arm.neural}
+
+
+def chosen_rate(folder: Folder, plan: Plan, arm: Arm) -> float:
+    tried = {rate: _valid(folder, plan, arm, rate) for rate in plan.rates(arm)}
+    return max(tried, key=lambda rate: (tried[rate][0], -tried[rate][1]))
 
 
 def _valid(folder: Folder, plan: Plan, arm: Arm, rate: float) -> tuple[float, float]:

@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -14,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from multiprocessing.connection import wait as wait_for_processes
 from pathlib import Path
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 import torch
 
@@ -63,7 +64,7 @@ class Workshop:
             return
         run = Run(out)
         if run.exists():
-            pipeline.execute(run, Silent())
+            pipeline.execute(run, Silent(), planned=True)
         else:
             storage.remove(out)  # a worker that was killed as it began
             pipeline.start(self.settings(job, data, valid), out, Silent(), planned=True)
@@ -122,6 +123,18 @@ class Workshop:
         )
 
 
+@dataclass(frozen=True)
+class Tasks(Generic[W]):
+    """Work on items, which are begun in this order. ``then`` names the ones that a finished
+    item makes possible; as many as ``later`` are foreseen, and as long as those."""
+
+    work: Callable[[W], None]
+    items: Sequence[W]
+    cost: Callable[[W], float]
+    then: Callable[[W], Sequence[W]] = lambda _: ()
+    later: Sequence[W] = ()
+
+
 class Workers:
     """Processes that do a few pieces of work at a time; with one worker, this process."""
 
@@ -148,32 +161,31 @@ class Workers:
                 worker.terminate()
             wait_for_processes([worker.sentinel for worker in left], timeout=SAVING_S)
 
-    def each(
-        self,
-        title: str,
-        work: Callable[[W], None],
-        items: Sequence[W],
-        cost: Callable[[W], float],
-    ) -> None:
-        """Do all the work, the longest first; the first failure ends it."""
-        ordered = sorted(items, key=cost, reverse=True)
+    def each(self, title: str, tasks: Tasks[W]) -> None:
+        """Do all the work; the first failure ends it."""
         with interruptible():
-            told(self._report, title, self._done(work, ordered), ordered, cost)
+            told(self._report, title, self._done(tasks), tasks)
 
-    def _done(self, work: Callable[[W], None], items: Sequence[W]) -> Iterator[W]:
+    def _done(self, tasks: Tasks[W]) -> Iterator[W]:
         """The items as they are finished."""
+        work = tasks.work
         if self._pool is None:
-            for item in items:
+            queue = deque(tasks.items)
+            while queue:
+                item = queue.popleft()
                 work(item)
+                queue.extend(tasks.then(item))
                 yield item
             return
         try:
-            waiting: dict[Future[None], W] = {self._pool.submit(work, i): i for i in items}
+            waiting: dict[Future[None], W] = {self._pool.submit(work, i): i for i in tasks.items}
             while waiting:
                 ready, _ = wait(waiting, return_when=FIRST_COMPLETED)
                 for future in ready:
                     future.result()
-                    yield waiting.pop(future)
+                    item = waiting.pop(future)
+                    waiting |= {self._pool.submit(work, new): new for new in tasks.then(item)}
+                    yield item
         except BrokenProcessPool as error:
             raise ResourceError(
                 "a worker process was killed (out of memory?)", fix="resume with fewer --workers"
@@ -183,20 +195,16 @@ class Workers:
 
 
 def told(
-    report: Reporter,
-    title: str,
-    finished: Iterator[W],
-    items: Sequence[W],
-    cost: Callable[[W], float],
-    where: str = "",
+    report: Reporter, title: str, finished: Iterator[W], tasks: Tasks[W], where: str = ""
 ) -> None:
     """One progress view of all that is being done, wherever it is done."""
-    total, done = sum(map(cost, items)) or 1.0, 0.0
+    every = [*tasks.items, *tasks.later]
+    total, done = sum(map(tasks.cost, every)) or 1.0, 0.0
     report.begin(title)
     try:
         for number, item in enumerate(finished, 1):
-            done += cost(item)
-            facts = f"{number} of {len(items)}" + (f" on {where}" if where else "")
+            done += tasks.cost(item)
+            facts = f"{number} of {len(every)}" + (f" on {where}" if where else "")
             report.update(done / total, facts)
     finally:
         report.end()

@@ -123,9 +123,10 @@ class Plan:
 
     def final(self, rates: dict[str, float]) -> list[Job]:
         """Every run that counts, with the rates that were chosen; one trial is among them."""
-        return [job for arm in self.arms for job in self._runs(arm, rates.get(arm.name))]
+        return [job for arm in self.arms for job in self.runs(arm, rates.get(arm.name))]
 
-    def _runs(self, arm: Arm, rate: float | None) -> list[Job]:
+    def runs(self, arm: Arm, rate: float | None) -> list[Job]:
+        """Those of one arm."""
         return [
             self._job(arm, size, seed, rate)
             for size in self.sizes_of(arm)

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import optimize, stats
 
 from headswap.randomness import generator
 
@@ -40,6 +39,8 @@ def over_seeds(differences: Sequence[float]) -> Interval | None:
     mean, error = values.mean(), values.std(ddof=1) / np.sqrt(len(values))
     if error == 0:
         return Interval(float(mean), float(mean), 1.0 if mean == 0 else 0.0)
+    from scipy import stats  # half a second, which only reports have to wait for
+
     reach = stats.t.ppf(0.5 + LEVEL / 2, len(values) - 1) * error
     p = 2 * stats.t.sf(abs(mean) / error, len(values) - 1)
     return Interval(float(mean - reach), float(mean + reach), float(p))
@@ -98,6 +99,8 @@ def temperature(chances_NC: np.ndarray, truth_N: np.ndarray) -> float:
         top = scaled.max(1)
         normal = np.log(np.exp(scaled - top[:, None]).sum(1)) + top
         return float((normal - scaled[places, truth_N]).mean())
+
+    from scipy import optimize
 
     found = optimize.minimize_scalar(loss, bounds=(-3.0, 3.0), method="bounded")
     return float(np.exp(found.x))

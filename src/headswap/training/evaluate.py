@@ -18,6 +18,7 @@ from headswap.text.loader import by_length, share
 from headswap.text.tokenizer import Tokenizer
 from headswap.training.ranks import ALONE, Ranks
 
+ROWS_ON_GPU = 256
 Found = dict[str, tuple[float, float, np.ndarray | None]]
 """What one batch gave, by term: a sum, a count and perhaps a classifier's logits."""
 
@@ -44,8 +45,11 @@ def evaluate(
     most: int | None = None,
 ) -> Evaluation:
     """The loss of a model on examples; a classifier's logits too. Batches have up to ``batch``
-    examples and ``most`` tokens. Ranks take them in turn, and their results are put together in
-    the order in which one process would make them."""
+    examples and ``most`` tokens; on a GPU, where a batch of short texts costs as much as one of
+    long ones, as many tokens as ``batch`` examples can have. Ranks take them in turn, and their
+    results are put together in the order in which one process would make them."""
+    if most is None and model.device.type == "cuda":
+        batch, most = max(batch, ROWS_ON_GPU), batch * model.backbone.stack.length
     groups = list(enumerate(by_length([len(example.ids) for example in examples], batch, most)))
     turns = [(view, number, group) for view in objective.views() for number, group in groups]
     training = model.training

@@ -71,13 +71,15 @@ def train(
     report: Reporter,
     initial: Callable[[Model], None] = lambda model: None,
     ranks: Ranks = ALONE,
+    last: bool = True,
 ) -> State:
     """Train until the budget is spent or validation stops improving; resume if begun.
 
     ``initial`` fills the model before its first step; a resumed model comes from the newest
-    intact checkpoint instead. Leaves the chosen weights in ``model``.
+    intact checkpoint instead. Leaves the chosen weights in ``model``, and a checkpoint of the
+    ``last`` step unless nobody will want it.
     """
-    return _Training(model, objective, tokens, data, plan, run, report, ranks).go(initial)
+    return _Training(model, objective, tokens, data, plan, run, report, ranks, last).go(initial)
 
 
 class _Training:
@@ -91,10 +93,11 @@ class _Training:
         run: Run,
         report: Reporter,
         ranks: Ranks,
+        last: bool,
     ) -> None:
         self.model, self.objective, self.tokens = model, objective, tokens
         self.data, self.plan, self.run, self.report = data, plan, run, report
-        self.ranks = ranks
+        self.ranks, self.last = ranks, last
         self.folder = run.path / CHECKPOINTS
         self.precision, note = machine.pick_precision(plan, model.device)
         if note:
@@ -204,7 +207,7 @@ class _Training:
                 self.kept.add(state.step)
                 self._evaluate()
             late = since > 60 * self.plan.save_minutes or (due and since > SAVE_SECONDS)
-            if late or asked or self._done():
+            if late or asked or (self.last and self._done()):
                 self._save()
                 saved = time.monotonic()
             if asked and not self._done():
