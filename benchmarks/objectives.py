@@ -134,14 +134,17 @@ def main() -> None:
     parser.add_argument("--labels", type=int, default=1_600, help="to fine-tune on")
     parser.add_argument("--jobs", type=int, default=1, help="bases made side by side")
     parser.add_argument("--workers", type=int, help="classifiers made side by side")
+    parser.add_argument("--tokenizer", type=Path, help="of a former run, to begin sooner")
     parser.add_argument("--device", default="auto")
     options = parser.parse_args()
     data = Path(os.environ["HEADSWAP_DATA"])
     found = json.loads(options.out.read_text()) if options.out.exists() else {}
     results = found.get("results", {})
     for corpus in options.corpora.split(","):
-        first = pretrained(data, corpus, "causal", 0, None, options)
-        words = first / "tokenizer" / "sentencepiece.model"
+        words = options.tokenizer
+        if words is None:
+            first = pretrained(data, corpus, "causal", 0, None, options)
+            words = first / "tokenizer" / "sentencepiece.model"
         wanted = [(name, seed) for name in OBJECTIVES for seed in range(options.seeds)]
         make = partial(pretrained, data, corpus, words=words, options=options)
         with ThreadPoolExecutor(options.jobs) as pool:

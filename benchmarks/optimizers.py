@@ -20,7 +20,7 @@ from typing import Any
 
 from common import headswap
 
-RATES = {"adamw": (1e-3, 2e-3, 4e-3), "muon": (1e-3, 2e-3, 4e-3)}
+OPTIMIZERS = ("adamw", "muon")
 
 
 def train(optimizer: str, rate: float, out: Path, options: Any, steps: int, every: int) -> str:
@@ -55,11 +55,13 @@ def main() -> None:
     parser.add_argument("--recipe", default="mini")
     parser.add_argument("--steps", type=int, default=2_000)
     parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--rates", default="0.001,0.002,0.004", help="that each one tries")
     parser.add_argument("--device", default="auto")
     options = parser.parse_args()
     every = max(1, options.steps // 10)
     curves: dict[str, dict[float, list[tuple[int, float]]]] = {}
-    for optimizer, rates in RATES.items():
+    rates = [float(rate) for rate in options.rates.split(",")]
+    for optimizer in OPTIMIZERS:
         for rate in rates:
             out = options.runs / f"{optimizer}-{rate:g}"
             train(optimizer, rate, out, options, options.steps, every)

@@ -92,3 +92,17 @@ def test_damage_is_found(fitted):
     path.write_text(json.dumps({"words": []}))
     with pytest.raises(DataError, match="damaged"):
         api.load(fitted.path)
+
+
+@pytest.mark.parametrize("text", ["n{}", "!{}?".replace("{}", "!"), ""])
+def test_texts_without_common_words(tmp_path, text):
+    """Names, of which no two are alike; signs that are no words; nothing at all."""
+    rows = [{"text": text.format(i * 7919) or " ", "label": LABELS[i % 2]} for i in range(600)]
+    train = write_jsonl(tmp_path / "train.jsonl", rows)
+    valid = write_jsonl(tmp_path / "valid.jsonl", rows[:20])
+    if not text:
+        with pytest.raises(DataError):
+            linear.fit(LABELS, train, valid, tmp_path / "linear")
+        return
+    run = linear.fit(LABELS, train, valid, tmp_path / "linear")
+    assert len(list(api.load(run.path).predict(["n7919", "!!"]))) == 2

@@ -11,7 +11,7 @@ from rich.table import Table as RichTable
 from headswap import config, ledger, settings
 from headswap.errors import UsageError
 from headswap.planning import memory
-from headswap.run import TOKENIZER, Run
+from headswap.run import TOKENIZER, Run, shipped
 from headswap.text import files, sharded, tokenizer
 from headswap.text.sharded import Sharded
 from headswap.types import Table
@@ -38,7 +38,7 @@ def recipe_settings(
 
 def facts(what: str, objective: str | None, classes: int | None) -> Table:
     """The ledger of a run or a recipe: parameters, FLOPs and bytes, from structure."""
-    run = Run(Path(what))
+    run = Run.open(Path(what)) if what in shipped() else Run(Path(what))
     if run.exists():
         if objective is not None:
             raise UsageError("a run has its own objective", fix="leave --objective out")

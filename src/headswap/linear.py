@@ -86,8 +86,15 @@ class _Fitting:
         self.plan = plan
         truth = {role: numbers for role, (_, numbers) in rows.items()}
         texts = {role: [row.text for row in some] for role, (some, _) in rows.items()}
-        self.vectorizers = _vectorizers(plan, len(texts["train"]))
-        train = _stacked([v.fit_transform(texts["train"]) for v in self.vectorizers.values()])
+        self.vectorizers, fitted = {}, []
+        for name, vectorizer in _vectorizers(plan, len(texts["train"])).items():
+            features = _fitted(vectorizer, texts["train"])
+            if features is not None:
+                self.vectorizers[name] = vectorizer
+                fitted.append(features)
+        if not fitted:
+            raise DataError("no word and no character to learn from", fix="check the text column")
+        train = _stacked(fitted)
         valid = _stacked([v.transform(texts["valid"]) for v in self.vectorizers.values()])
         self.truth = truth["valid"]
         self.trials: list[Table] = []
@@ -139,7 +146,8 @@ class LinearTrained(Labeller):
         try:
             self._tensors = load_file(run.path / runs.WEIGHTS)
             grams = json.loads((run.path / runs.VOCABULARY).read_text("utf-8"))
-            self._vectorizers = _vectorizers(self.plan, 1)
+            every = _vectorizers(self.plan, 1)
+            self._vectorizers = {name: every[name] for name in grams}
             for name, vectorizer in self._vectorizers.items():
                 places = {gram: place for place, gram in enumerate(grams[name])}
                 vectorizer.set_params(vocabulary=places)
@@ -173,6 +181,18 @@ def _vectorizers(plan: Linear, texts: int) -> dict[str, Any]:
             **common,
         ),
     }
+
+
+def _fitted(vectorizer: Any, texts: Sequence[str]) -> Any:
+    """The features of texts, also where none is common to two of them; None where there are
+    none at all."""
+    for least in dict.fromkeys((vectorizer.min_df, 1)):
+        vectorizer.set_params(min_df=least)
+        try:
+            return vectorizer.fit_transform(texts)
+        except ValueError:  # an empty vocabulary
+            continue
+    return None
 
 
 def _rank(trial: Table) -> tuple[float, float]:

@@ -253,6 +253,7 @@ def _finish(
             f"{name} {value:.4f}" for name, value in results[role].items() if name != "signature"
         )
         report.say(f"{role}: {told}")
+    (run.path / runs.TESTED).unlink(missing_ok=True)  # of a run that is mended
     with storage.new_folder(run.path / runs.PREDICTIONS) as staged:
         for role, content in lines.items():
             (staged / f"{role}.jsonl").write_text(content, "utf-8")

@@ -293,25 +293,27 @@ def hold_out(
 
 
 def with_labels(objective: Classify, data: DataPlan) -> Classify:
-    """The labels of the training rows, by name; every other split must stay within them."""
-    found: dict[str, set[str]] = {}
+    """The labels that were given, else those of the training rows, by name; every split must
+    stay within them. Training rows need not have all that were given."""
+    given, found = set(objective.labels), dict[str, set[str]]()
     for role in ROLES:
         for path in map(Path, getattr(data, role)):
             seen = {row.label for row in corpus.labelled(path, data.reading)}
             found.setdefault(role, set()).update(seen)
-            if role != "train" and (unknown := sorted(seen - found["train"])):
+            known = given or found["train"]
+            if role != "train" and (unknown := sorted(seen - known)):
                 raise DataError(
                     f"the label {unknown[0]!r} is not among the training labels "
-                    f"({', '.join(sorted(found['train']))})",
+                    f"({', '.join(sorted(known))})",
                     where=path,
                     fix="add training examples of it or take those rows out",
                 )
     labels = tuple(sorted(found["train"], key=label_order))
-    if len(labels) < 2:
+    if len(given or labels) < 2:
         raise DataError(
             f"only one label, {labels[0]!r}", where=data.train[0], fix="give at least two classes"
         )
-    if objective.labels and set(objective.labels) != set(labels):
+    if given and set(labels) - given:
         raise UsageError(
             f"classify.labels are {', '.join(objective.labels)} but the data has "
             f"{', '.join(labels)}"

@@ -137,6 +137,59 @@ def test_a_lost_run_is_made_again_to_the_same_bytes(experiment, tmp_path):
     assert kept == {name: (run / name).read_bytes() for name in results}
 
 
+def test_a_damaged_run_is_mended_and_tested_again(experiment):
+    path, _ = experiment
+    found = json.loads((path / "report.json").read_text())
+    row = next(r for r in found["arms"] if (r["name"], r["labels"]) == ("masked", 20))
+    run = path / row["runs"][0]
+    results = ("model.safetensors", "predictions/test.jsonl", "tested.json")
+    kept = {name: (run / name).read_bytes() for name in results}
+    weights = kept["model.safetensors"]
+    (run / "model.safetensors").write_bytes(weights[:-1] + bytes([weights[-1] ^ 1]))
+    conduct.conduct(Folder.open(path), Silent())
+    assert kept == {name: (run / name).read_bytes() for name in results}
+
+
+def test_few_labels_of_many_classes_early_stops_and_test_texts_in_related_ones(tmp_path):
+    paths = files(tmp_path)
+    words = [f"word{number}" for number in range(12)]
+    rows = [
+        {"text": f"{words[i % 12]} and {words[i % 12]} of {i}", "label": f"c{i % 12}"}
+        for i in range(180)
+    ]
+    table = write_jsonl(tmp_path / "many.jsonl", rows)
+    test = write_jsonl(
+        tmp_path / "unseen.jsonl", [{**row, "text": row["text"] + " more"} for row in rows[:24]]
+    )
+    wanted = design(
+        paths, table=(str(table),), test=(str(test),), via=(str(test),), labels=(10, 60),
+        objectives=("masked",), probe=False,
+        changes=("train.epochs=6", "train.patience=1", "train.evaluate_every=3"),
+    )  # fmt: skip
+    folder = conduct.start(wanted, tmp_path / "out", Silent())
+    found = findings.compute(folder.path)
+    assert len(found["labels"]) == 12 and found["leaked_test_texts"] == 24
+    assert any("via texts that also stand in test" in f["what"] for f in found["check"]["findings"])
+    for row in found["epochs"]:
+        epochs = [band["epoch"] for band in row["valid"]]
+        assert epochs == sorted(set(epochs)) and epochs[0] == 0 and epochs[-1] <= 6
+        assert [band["epoch"] for band in row["train"]] == epochs[1:]
+
+
+def test_bases_of_the_same_name_are_told_apart(tmp_path):
+    paths = files(tmp_path)
+    bases = [tmp_path / "mine", tmp_path / "mine-adapted"]
+    for base in bases:
+        api.train("masked", paths["text"], out=base, changes=list(SHAPE), device="cpu")
+    wanted = design(paths, bases=tuple(map(str, reversed(bases))), probe=False)
+    folder = conduct.begin(wanted, tmp_path / "out", Silent())
+    plan = conduct.workshop(folder).plan
+    names = [base.name for base in plan.bases]
+    assert len(names) == len(set(names)) == 4
+    arms = [arm.name for arm in plan.arms]
+    assert len(arms) == len(set(arms))
+
+
 @contextlib.contextmanager
 def under_way(folder, epochs, made, lines=1):
     """An experiment in a process of its own that has written so much of a file in a run."""
@@ -181,9 +234,13 @@ def test_a_killed_experiment_goes_on_where_it_was(tmp_path):
     assert all(p.stat().st_mtime_ns == stamps[p] for p in untested)
 
 
-def test_a_scheduler_that_asks_to_stop_is_not_kept_waiting(tmp_path):
+@pytest.mark.parametrize("by", ["a scheduler", "Ctrl-C"])
+def test_who_asks_to_stop_is_not_kept_waiting_and_loses_nothing(tmp_path, by):
     with under_way(tmp_path, 3000, "metrics.jsonl", lines=5) as running:
-        running.send_signal(signal.SIGTERM)
+        if by == "Ctrl-C":  # reaches every process of the terminal
+            os.killpg(running.pid, signal.SIGINT)
+        else:
+            running.send_signal(signal.SIGTERM)
         assert running.wait(timeout=60) == 130
     assert f"headswap resume {tmp_path / 'out'}" in (tmp_path / "said").read_text()
     assert not list((tmp_path / "out").glob("runs/*/manifest.json"))
@@ -264,6 +321,12 @@ def test_a_base_for_another_language_is_refused(tmp_path):
         conduct.start(wanted, tmp_path / "out", Silent())
 
 
+def test_what_an_experiment_settles_itself_is_refused():
+    for change in ("data.clean=['html']", "train.seed=3", "classify.labels=['a', 'b']"):
+        with pytest.raises(UsageError, match="settles"):
+            Design(table=("x",), changes=(change,))
+
+
 def test_bad_numbers_are_usage_errors():
     for given in ({"seeds": 0}, {"minutes": 0.0}, {"labels": (1,)}, {"table": ()}):
         with pytest.raises(UsageError):
@@ -281,6 +344,8 @@ def test_with_all_labels_one_linear_model_is_fitted_for_all_seeds(tmp_path, monk
     assert len(fitted) == 3
     assert set(fitted) == {"linear-20-seed-0", "linear-20-seed-1", f"linear-{full}-seed-0"}
     runs = [folder.path / f"runs/linear-{full}-seed-{seed}" for seed in (0, 1)]
+    assert [Run(run).settings()["train"]["seed"] for run in runs] == [0, 1]
+    assert Run(runs[1]).seconds() == 0 < Run(runs[0]).seconds()
     for name in ("predictions/test.jsonl", "scores.json", "model.safetensors"):
         assert (runs[0] / name).read_bytes() == (runs[1] / name).read_bytes()
     assert all(storage.problem(run) is None and Run(run).tested for run in runs)

@@ -161,7 +161,7 @@ def test_a_full_queue_is_refused_and_batches_form():
 
     async def crowd():
         queue = Batcher(most=4, room=6)
-        asked = [asyncio.create_task(queue.submit("k", work, n)) for n in range(12)]
+        asked = [asyncio.create_task(queue.submit("k", work, [n])) for n in range(12)]
         await asyncio.sleep(0.05)
         release.set()
         found = await asyncio.gather(*asked, return_exceptions=True)
@@ -171,8 +171,15 @@ def test_a_full_queue_is_refused_and_batches_form():
     found = asyncio.run(crowd())
     refused = [one for one in found if isinstance(one, QueueFull)]
     assert len(refused) == 5, "one is being computed, six wait"
-    assert [one for one in found if not isinstance(one, QueueFull)] == [0, 2, 4, 6, 8, 10, 12]
+    done = [one for one in found if not isinstance(one, QueueFull)]
+    assert done == [[0], [2], [4], [6], [8], [10], [12]]
     assert sizes == [1, 4, 2]
+
+
+def test_a_request_longer_than_the_queue_is_let_in_when_there_is_room(models):
+    answer = ask(models, "/v1/models/reviews/classify", {"texts": TEXTS * 20}, queue=2, batch=4)
+    assert answer.status_code == 200
+    assert len(answer.json()["predictions"]) == 20 * len(TEXTS)
 
 
 def test_a_busy_server_answers_503(models):

@@ -131,3 +131,9 @@ def test_a_very_long_line_is_refused_in_flat_memory(tmp_path, monkeypatch):
     path = write(tmp_path, "a.txt", "ok\n" + "x" * 5000)
     with pytest.raises(DataError, match="line 2: the line is longer"):
         list(documents([path]))
+
+
+def test_half_an_emoji_is_replaced(tmp_path):
+    path = tmp_path / "cut.jsonl"
+    path.write_text('{"text": "so good \\ud83d", "label": "1"}\n{"text": "\\ud83d\\ude00"}\n')
+    assert list(texts(path, Reading())) == ["so good \ufffd", "\U0001f600"]

@@ -100,7 +100,7 @@ def transfer(
     minutes
         What seeds, label curve and pretraining are fitted to.
     pretraining_minutes
-        The share of the minutes that pretraining may take; 40% when left out.
+        How many of the minutes pretraining may take; 40% of them when left out.
     seeds
         How often each arm is trained, if the time allows.
     labels

@@ -49,9 +49,9 @@ def export(
         Text files whose lines are checked too, beside some built-in sentences.
     """
     from headswap.export.folder import export as write
-    from headswap.text import corpus
+    from headswap.text import corpus, files
 
-    texts = [text for path in check for text in corpus.texts(path)]
+    texts = [text for path in files.expand(check) for text in corpus.texts(path)]
     found = write(run, to, out, view=as_, int8=int8, texts=texts)
     if as_json:
         print(json.dumps(found))

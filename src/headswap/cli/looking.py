@@ -226,11 +226,12 @@ def _look(what: str, text: str, shown: Table, heads: list[Path], device: str) ->
     from headswap.looking.attention import heads_worth
     from headswap.looking.picture import picture
     from headswap.run import Run
+    from headswap.text import files
 
     trained = use.load(Run.open(Path(what)), device)
     if not isinstance(trained, use.Trained):
         raise UsageError("a linear model has no attention to show", where=what)
-    worth = heads_worth(trained, heads, reporter()) if heads else None
+    worth = heads_worth(trained, files.expand(heads), reporter()) if heads else None
     return picture(trained, text, heads=worth, **shown)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Group, Parameter
@@ -93,6 +92,7 @@ def plan(
     from headswap import inspection
     from headswap.planning import advice, devices, scale
     from headswap.planning.rings import Fleet
+    from headswap.text import files
     from headswap.training import machine
 
     budget = {"steps": steps, "epochs": epochs, "tokens": tokens, "minutes": minutes}
@@ -100,6 +100,7 @@ def plan(
     if batch is not None:
         given["batch"] = batch
     settings = inspection.recipe_settings(recipe, objective, classes, [{"train": given}, *set_])
+    read = files.expand(text)
     here = device == "auto" or device.split(":")[0] in ("cpu", "cuda", "mps")
     place = machine.pick_device(device) if here else None
     named = None if here else devices.named(device)
@@ -109,12 +110,12 @@ def plan(
         size = {"nodes": 1 if nodes is None else nodes}
         size["gpus"] = 1 if gpus_per_node is None else gpus_per_node
         wanted = Fleet(**size, **fleet)
-        found = scale.make(settings, [Path(path) for path in text], place, named, wanted)
+        found = scale.make(settings, read, place, named, wanted)
         print(json.dumps(found) if as_json else "\n".join(scale.lines(found)))
         return
     if fleet:
         raise UsageError(
             f"--{next(iter(fleet))} goes with --nodes", fix="give --nodes and --gpus-per-node"
         )
-    found = advice.make(settings, [Path(path) for path in text], place, named)
+    found = advice.make(settings, read, place, named)
     print(json.dumps(found) if as_json else "\n".join(advice.lines(found)))

@@ -78,22 +78,24 @@ def evaluate(
     as_json: Json = False,
     device: Device = "auto",
 ) -> None:
-    """Score a run: accuracy and macro-F1 on labels, loss and bits per byte on text, the share
-    of right choices on minimal pairs.
+    """Score a run: accuracy and macro-F1 on labels, BLEU, chrF and TER on translations, loss and
+    bits per byte on text, the share of right choices on minimal pairs.
 
     Parameters
     ----------
     run
         A finished run, or the folder of a finished experiment, whose seeds then vote.
     data
-        Labelled files for a classifier; text files, or tables of minimal pairs with the columns
-        sentence_good and sentence_bad, for a language model.
+        Labelled files for a classifier; pairs for a translator; text files, or tables of minimal
+        pairs with the columns sentence_good and sentence_bad, for a language model.
     """
     from headswap import api
+    from headswap.text import files
     from headswap.text.corpus import Reading
 
     trained = api.load(run, device=device)
-    figures = trained.evaluate(data, Reading(documents, text_column, label_column))
+    reading = Reading(documents, text_column, label_column)
+    figures = trained.evaluate(files.expand(data), reading)
     if as_json:
         print(json.dumps(figures))
         return

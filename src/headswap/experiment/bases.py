@@ -53,13 +53,15 @@ def find(
         add(base, settings.from_table(table))
         if design.text and not design.objectives:
             objective = _language_objective(run)
-            more = Base(f"{name}-adapted", "", objective, None, base.run, labelled=labelled)
+            adapted = _unique(f"{name}-adapted", known)
+            more = Base(adapted, "", objective, None, base.run, labelled=labelled)
             add(more, known[name])
     for objective in design.objectives:
         base = Base(_unique(objective, known), "", objective)
         add(base, settings.resolve(objective, design.recipe, _changes(design)))
     for base in list(bases) if design.via else ():
-        via = Base(f"{base.name}-via", "", None, None, base.name, via=True, labelled=True)
+        name = _unique(f"{base.name}-via", known)
+        via = Base(name, "", None, None, base.name, via=True, labelled=True)
         add(via, known[base.name])
     if any(base.origin for base in bases):  # sizes differ, and with them sensible rates
         rates = {name: classifier(design, made).train.lr for name, made in known.items()}

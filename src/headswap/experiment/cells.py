@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -37,11 +38,22 @@ class Cell:
     def valid_accuracy(self) -> float:
         return float(np.mean([said.right_N.mean() for said in self.valid]))
 
-    def curve(self, split: str) -> list[list[float]]:
-        """For every seed the accuracy after each epoch; of validation from epoch 0 on."""
-        found = []
-        for run in self.runs:
-            lines = [line for line in run.metrics() if line["split"] == split]
-            by_epoch = {round(line["epoch"]): line for line in lines if line["epoch"] % 1 == 0}
-            found.append([by_epoch[epoch]["accuracy"] for epoch in sorted(by_epoch)])
-        return found
+    @property
+    def epochs(self) -> list[float]:
+        """When any of its runs was validated, from 0 on."""
+        return sorted({epoch for curve in self._curves("valid") for epoch in curve})
+
+    def curve(self, split: str, epochs: Sequence[float]) -> list[list[float]]:
+        """For each of the epochs the accuracy of every seed; one that stopped early stays where
+        it was."""
+        curves = self._curves(split)
+        return [
+            [curve[max(one for one in curve if one <= epoch)] for curve in curves]
+            for epoch in epochs
+        ]
+
+    def _curves(self, split: str) -> list[dict[float, float]]:
+        return [
+            {line["epoch"]: line["accuracy"] for line in run.metrics() if line["split"] == split}
+            for run in self.runs
+        ]

@@ -206,12 +206,14 @@ def _resolved(design: Design, report: Reporter) -> Design:
 def _checked(design: Design, rows: splits.Rows, report: Reporter) -> Table:
     """What the data check finds; what makes an experiment meaningless ends it here."""
     report.begin("checking the data")
-    labelled = {role: [(row.text, row.label) for row in some] for role, some in rows.items()}
-    found = check.examine(
-        {"text": check.texts([Path(path) for path in design.text], design.reading), **labelled}
-        if design.text
-        else labelled
-    )
+    streams: dict[str, Iterable[tuple[str, str | None]]] = {}
+    if design.text:
+        streams["text"] = check.texts([Path(path) for path in design.text], design.reading)
+    if design.via:
+        streams["via"] = ((row.text, None) for row in splits.related(design))
+    for role, some in rows.items():
+        streams[role] = [(row.text, row.label) for row in some]
+    found = check.examine(streams)
     report.end()
     for line in check.lines(found):
         report.say(line)

@@ -21,6 +21,15 @@ DESIGN, PROVENANCE, PLAN, CHECK, EXAMPLES = (
     "examples.json",
 )
 REPORT, PAGE, CARD = "report.json", "report.html", "card.md"
+SETTLED = {  # and by which option
+    "data.clean": "--clean",
+    "data.text_column": "--text-column",
+    "data.label_column": "--label-column",
+    "classify.labels": "",
+    "train.seed": "--seeds",
+    "train.device": "--device",
+    "train.threads": "--workers",
+}
 ROLES = ("table", "valid", "test", "text", "via")
 
 
@@ -84,6 +93,14 @@ class Design:
             if size < 2:
                 raise UsageError(
                     f"{counted(size, 'label')} cannot be learnt from", fix="give 2 or more"
+                )
+        for change in self.changes:
+            name = change.partition("=")[0].strip()
+            if name.startswith("data.") or name in SETTLED:
+                option = SETTLED.get(name)
+                raise UsageError(
+                    f"an experiment settles {name} itself",
+                    fix=f"use {option}" if option else "see the options of headswap transfer",
                 )
         if len(set(self.objectives)) < len(self.objectives):
             raise UsageError("an objective is named twice")

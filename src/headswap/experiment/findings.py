@@ -65,7 +65,7 @@ class Experiment:
 
     @cached_property
     def leaked_N(self) -> np.ndarray:
-        """Which test texts also stand in train, valid or the unlabelled text."""
+        """Which test texts also stand in train, valid or what the bases read."""
         known = {fingerprint(t) for role in ("train", "valid") for t in self.texts(role)}
         leaked = np.array([fingerprint(text) in known for text in self.texts("test")])
         leaked[self.check["leaked_from_text"]] = True
@@ -248,26 +248,31 @@ def _worth(found: Experiment) -> list[Table]:
 def _epochs(found: Experiment, arm: Arm) -> Table:
     """Accuracy by epoch at the main size, and the epochs that the scratch arm's best takes."""
     cell = found.main(arm.name)
-    valid, train = cell.curve("valid"), cell.curve("train")
     scratch = arm.name if arm.kind == "scratch" else arm.against
     assert scratch is not None
-    goal = max(_means(found.main(scratch).curve("valid")))
-    reached = [epoch for epoch, value in enumerate(_means(valid)) if value >= goal]
+    rival = found.main(scratch)
+    goal = max(map(np.mean, rival.curve("valid", rival.epochs)))
+    valid, train = _bands(cell, "valid", cell.epochs), _bands(cell, "train", cell.epochs[1:])
+    reached = [band["epoch"] for band in valid if band["mean"] >= goal]
     return {
         "arm": arm.name,
-        "valid": [_band(values) for values in zip(*valid, strict=True)],
-        "train": [_band(values) for values in zip(*train, strict=True)],
-        "goal": goal,
+        "valid": valid,
+        "train": train,
+        "goal": float(goal),
         "epochs_to_goal": reached[0] if reached else None,
     }
 
 
-def _means(curves: Sequence[Sequence[float]]) -> list[float]:
-    return [float(np.mean(values)) for values in zip(*curves, strict=True)]
-
-
-def _band(values: Sequence[float]) -> Table:
-    return {"mean": float(np.mean(values)), "low": min(values), "high": max(values)}
+def _bands(cell: Cell, split: str, epochs: Sequence[float]) -> list[Table]:
+    return [
+        {
+            "epoch": round(epoch) if epoch % 1 == 0 else round(epoch, 2),
+            "mean": float(np.mean(values)),
+            "low": min(values),
+            "high": max(values),
+        }
+        for epoch, values in zip(epochs, cell.curve(split, epochs), strict=True)
+    ]
 
 
 def _trials(found: Experiment) -> list[Table]:

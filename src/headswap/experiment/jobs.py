@@ -25,14 +25,16 @@ from headswap.experiment import bases
 from headswap.experiment.design import Design, Folder
 from headswap.experiment.plan import Base, Job, Plan
 from headswap.progress import Reporter, Silent
-from headswap.run import CHECKPOINTS, TOKENIZER, Run
+from headswap.run import CHECKPOINTS, CONFIG, TIMING, TOKENIZER, Run
 from headswap.settings import Settings
 from headswap.text import corpus, files
 from headswap.text.corpus import Reading
+from headswap.training import signals
 from headswap.types import Table
 
 W = TypeVar("W")
 SAVING_S = 10.0
+STOPPED = "interrupted; every run that had begun was saved"
 
 
 @dataclass(frozen=True)
@@ -57,8 +59,9 @@ class Workshop:
         if not job.arm.neural:
             twin = self.twin(job)
             if twin and Run(self.path(twin)).finished and not Run(out).finished:
-                with storage.copied(self.path(twin), out):
-                    return
+                with storage.copied(self.path(twin), out) as staged:
+                    _renamed(Run(staged), data, job.seed)
+                return
             reading = Reading(clean=self.design.clean)
             linear.fit(self.plan.labels, data, valid, out, job.seed, reading)
             return
@@ -117,10 +120,20 @@ class Workshop:
         if job.arm.kind == "probe":
             plan["freeze"] = "backbone"
         sources["clean"] = list(self.design.clean)
+        changes.append({"classify": {"labels": list(self.plan.labels)}})
         known = settings.from_table(base.settings())
         return settings.resolve(
             "classify", None, [*changes, {"data": sources, "train": plan}], base=known
         )
+
+
+def _renamed(run: Run, data: Path, seed: int) -> None:
+    """Make a copied run another seed's: it took no time."""
+    table = run.settings()
+    table["data"]["train"], table["train"]["seed"] = [str(data.resolve())], seed
+    storage.write(run.path / CONFIG, config.dumps(table))
+    (run.path / TIMING).unlink(missing_ok=True)
+    run.finish()
 
 
 @dataclass(frozen=True)
@@ -170,10 +183,13 @@ class Workers:
         """The items as they are finished."""
         work = tasks.work
         if self._pool is None:
+            signals.forget()
             queue = deque(tasks.items)
             while queue:
                 item = queue.popleft()
                 work(item)
+                if signals.asked():  # in the last step of a run, which could end
+                    raise Interrupted(STOPPED)
                 queue.extend(tasks.then(item))
                 yield item
             return
@@ -191,7 +207,7 @@ class Workers:
                 "a worker process was killed (out of memory?)", fix="resume with fewer --workers"
             ) from error
         except KeyboardInterrupt as error:
-            raise Interrupted("interrupted; every run that had begun was saved") from error
+            raise Interrupted(STOPPED) from error
 
 
 def told(
@@ -228,8 +244,10 @@ def _interrupt(number: int, frame: object) -> None:
 
 
 def _begin_worker(parent: int, threads: int) -> None:
-    """Set the threads; stop, as if asked to, when the experiment itself is gone."""
+    """Set the threads; stop, as if asked to, when the experiment itself is gone. Ctrl-C in a
+    terminal reaches all its processes: the experiment passes it on, once."""
     torch.set_num_threads(threads)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def watch() -> None:
         while os.getppid() == parent:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 
 from headswap import storage
@@ -85,14 +86,20 @@ def labels_of(rows: Rows) -> tuple[str, ...]:
     return tuple(sorted({row.label for row in rows["train"]}, key=label_order))
 
 
+def related(design: Design) -> Iterator[LabelledText]:
+    """The rows of other labels, on which bases are fine-tuned first."""
+    for path in files.expand(design.via):
+        yield from corpus.labelled(path, Reading("auto", design.text_column, design.label_column))
+
+
 def leaked_from_text(design: Design, rows: Rows) -> list[int]:
-    """The test texts (by place) that also stand in the unlabelled text."""
-    if not design.text:
-        return []
+    """The test texts (by place) that also stand in what the bases read: the unlabelled text and
+    the related labelled ones."""
     wanted = {fingerprint(row.text) for row in rows["test"]}
     paths = files.expand(design.text)
     texts = corpus.documents(paths, Reading(design.documents, design.text_column))
-    found = {key for text in texts if (key := fingerprint(text)) in wanted}
+    read = chain(texts, (row.text for row in related(design)))
+    found = {key for text in read if (key := fingerprint(text)) in wanted}
     return [i for i, row in enumerate(rows["test"]) if fingerprint(row.text) in found]
 
 

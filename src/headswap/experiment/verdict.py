@@ -139,7 +139,7 @@ def card(found: Table) -> str:
     best = found["best"]
     row = arm(found, best["arm"])
     texts = row["over_texts"]
-    leaks = found["leaked_test_texts"]
+    leaks, others = found["leaked_test_texts"], row["accuracy_without_leaks"]
     parts = [
         f"# {_plain(found['title'])}: {best['arm']}",
         f"A text classifier for the labels {', '.join(map(_plain, found['labels']))}, made by "
@@ -151,7 +151,8 @@ def card(found: Table) -> str:
         f"- expected calibration error {row['calibration_error']:.3f}; "
         f"{row['calibration_error_tempered']:.3f} at a temperature of {row['temperature']:.2f}",
         f"- {counted(leaks, 'test text')} also in the training data"
-        + (f"; accuracy on the others {row['accuracy_without_leaks']:.3f}" if leaks else ""),
+        + (f"; accuracy on the others {others:.3f}" if leaks and others is not None else "")
+        + ("; there are no others" if others is None else ""),
         "## Compared with",
         "| arm | accuracy | over texts | macro-F1 |\n|---|---|---|---|\n"
         + "\n".join(

@@ -178,15 +178,15 @@ def _gain_dot(row: Table) -> Table:
 
 def _by_epoch(row: Table, split: str) -> Iterator[Table]:
     name = row["arm"] if split == "valid" else f"{row['arm']}, training"
-    for epoch, band in enumerate(row[split], 0 if split == "valid" else 1):
+    for band in row[split]:
         yield {
-            "x": epoch,
+            "x": band["epoch"],
             "y": band["mean"],
             "low": band["low"],
             "high": band["high"],
             "series": name,
             "arm": row["arm"],
-            "hint": f"{name}, epoch {epoch}: {band['mean']:.3f} "
+            "hint": f"{name}, epoch {band['epoch']}: {band['mean']:.3f} "
             f"({band['low']:.3f} to {band['high']:.3f} over seeds)",
         }
 

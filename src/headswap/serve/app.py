@@ -264,9 +264,8 @@ class Server:
         return texts
 
     async def _each(self, key: Any, work: Callable[..., Any], items: Sequence[Any]) -> list[Any]:
-        waiting = [self.queue.submit(key, work, item) for item in items]
         async with asyncio.timeout(self.limits.seconds):
-            return list(await asyncio.gather(*waiting))
+            return await self.queue.submit(key, work, items)
 
     async def _alone(self, work: Callable[[], Any]) -> Any:
         async with asyncio.timeout(self.limits.seconds):

@@ -43,15 +43,18 @@ class Batcher:
     def waiting(self) -> int:
         return self._waiting
 
-    async def submit(self, key: Hashable, work: Work, item: Any) -> Any:
-        """The item's result; ``QueueFull`` at once when too much is waiting."""
+    async def submit(self, key: Hashable, work: Work, items: Sequence[Any]) -> list[Any]:
+        """The results of a request's items; ``QueueFull`` at once when too much is waiting.
+        Where there is room for one, there is for all: else a long request would never be let
+        in, however idle the server is."""
         if self._waiting >= self._room:
             raise QueueFull
-        done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._queues.setdefault(key, (work, []))[1].append(_Waiting(item, done, time.monotonic()))
-        self._waiting += 1
+        loop, now = asyncio.get_running_loop(), time.monotonic()
+        waiting = [_Waiting(item, loop.create_future(), now) for item in items]
+        self._queues.setdefault(key, (work, []))[1].extend(waiting)
+        self._waiting += len(waiting)
         self._go()
-        return await done
+        return list(await asyncio.gather(*(one.done for one in waiting)))
 
     async def alone(self, work: Callable[[], Any]) -> Any:
         """One piece of work in the models' thread, in its turn."""

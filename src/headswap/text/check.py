@@ -27,6 +27,7 @@ HTML = re.compile(r"</?[a-zA-Z][^<>]{0,200}>|&(?:[a-z]{2,8}|#\d{2,6});")
 DAMAGE = re.compile("\ufffd|Ã[\u0080-\u00bf©¨§ª]|â€[™œ\u009d]|Â[\u0080-\u00bf]")
 LEAKS = (
     ("text", "test"),
+    ("via", "test"),
     ("train", "test"),
     ("valid", "test"),
     ("text", "valid"),

@@ -23,6 +23,7 @@ PARQUET_ROWS = 256
 
 
 Cleaning = Literal["html", "whitespace"]
+SURROGATE = re.compile("[\ud800-\udfff]")
 TAGS = re.compile(r"<!--.*?-->|</?[a-zA-Z][^<>]*>", re.DOTALL)
 
 
@@ -313,6 +314,8 @@ def as_text(value: Any, where: str) -> str:
         raise DataError(f"the text is {value!r}, not a string", where=where)
     if "\0" in value:
         raise DataError("the text holds a NUL character", where=where, fix="is this a text file?")
+    if SURROGATE.search(value):  # half an emoji, which JSON can hold and UTF-8 cannot
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return value
 
 

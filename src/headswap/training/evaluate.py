@@ -48,9 +48,12 @@ def evaluate(
     examples and ``most`` tokens; on a GPU, where a batch of short texts costs as much as one of
     long ones, as many tokens as ``batch`` examples can have. Ranks take them in turn, and their
     results are put together in the order in which one process would make them."""
+    lengths, longest = [len(example.ids) for example in examples], model.backbone.stack.length + 1
     if most is None and model.device.type == "cuda":
-        batch, most = max(batch, ROWS_ON_GPU), batch * model.backbone.stack.length
-    groups = list(enumerate(by_length([len(example.ids) for example in examples], batch, most)))
+        batch, most = max(batch, ROWS_ON_GPU), batch * longest
+        if getattr(objective, "long", None) != "windows":  # the rest is not read
+            lengths = [min(length, longest) for length in lengths]
+    groups = list(enumerate(by_length(lengths, batch, most)))
     turns = [(view, number, group) for view in objective.views() for number, group in groups]
     training = model.training
     if training:  # each switch walks all modules

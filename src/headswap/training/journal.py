@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import Any
 
 from headswap import storage
@@ -31,10 +32,18 @@ class Journal:
                 if isinstance(value, float):
                     self._board.add_scalar(f"{line['split']}/{name}", value, line["step"])
 
+    def sync(self) -> None:
+        """Before a checkpoint tells how long it is, it is on the disk."""
+        if self._keeps and self._path.exists():
+            with self._path.open("rb") as stream:
+                os.fsync(stream.fileno())
+
     def forget_after(self, length: int) -> None:
-        """Cut off what was written after a checkpoint, which is done again."""
+        """Cut off what was written after a checkpoint, which is done again. A file that lost its
+        end, as in a half-made copy, is not filled up."""
         if self._keeps:
             with storage.explained(self._path), self._path.open("ab") as stream:
+                length = min(length, stream.tell())
                 stream.truncate(length)
         self.bytes = length
 

@@ -314,6 +314,7 @@ class _Training:
         self._check_health()
         self.state.sums = {name: float(value) for name, value in self.arithmetic.sums.items()}
         self.state.counts = dict(self.counts)
+        self.journal.sync()
         self.state.metrics_bytes = self.journal.bytes
         leads, kept = self.ranks.leads, self.kept
         checkpoint.save(
