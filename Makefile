@@ -30,7 +30,7 @@ docs: $(INSTALLED)
 	$(BIN)/python docs/site.py site
 
 clean:
-	rm -rf .venv runs site
+	rm -rf .venv site
 
 .venv: $(INSTALLED)
 

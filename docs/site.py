@@ -20,6 +20,7 @@ PAGES = {
     "Learn": ["README.md", "docs/tour.md"],
     "Do": [
         "docs/experiment.md",
+        "docs/python.md",
         "docs/translation.md",
         "docs/data.md",
         "docs/import.md",
@@ -51,7 +52,7 @@ def target(path: Path) -> str:
 def page(path: Path, known: dict[Path, str]) -> str:
     text = path.read_text("utf-8")
     body = MarkdownIt("commonmark", {"html": False}).enable("table").render(text)
-    body = re.sub(r"&lt;!-- /?\w+ --&gt;", "", body)
+    body = re.sub(r"&lt;!--.*?--&gt;", "", body)
     body = body.replace("<table>", '<div class="scroll"><table>').replace(
         "</table>", "</table></div>"
     )

@@ -119,7 +119,7 @@ def test_every_setting_is_documented_and_nothing_else():
 
 @pytest.mark.slow
 def test_the_readmes_commands_run(tmp_path):
-    """Every headswap command and the Python example, top to bottom, on small files."""
+    """Every headswap command and the Python examples, top to bottom, on small files."""
     (tmp_path / "corpus.txt").write_text(corpus_text(300), "utf-8")
     rows = "".join(f'"{row["text"]}",{row["label"]}\n' for row in review_rows(100))
     (tmp_path / "reviews.csv").write_text("text,label\n" + rows, "utf-8")
@@ -140,15 +140,15 @@ def test_the_readmes_commands_run(tmp_path):
             )
             assert done.returncode == 0, f"{line}\n{done.stderr}"
             ran += 1
-    (example,) = blocks(ROOT / "README.md", "python")
-    done = subprocess.run(
-        [sys.executable, "-c", example],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0 and done.stdout.strip(), done.stderr
+    for page in ("README.md", "docs/python.md"):
+        (example,) = blocks(ROOT / page, "python")
+        script = tmp_path / "example.py"
+        script.write_text(example, "utf-8")
+        command = [sys.executable, str(script)]
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True
+        )
+        assert done.returncode == 0 and done.stdout.strip(), done.stderr
     assert ran >= 9
 
 

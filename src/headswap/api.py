@@ -82,9 +82,13 @@ def transfer(
     reach: Sequence[int] = (),
     seeds: int = 5,
     minutes: float = 60.0,
+    pretraining_minutes: float | None = None,
     recipe: str | None = None,
     changes: Sequence[str] = (),
     base_changes: Sequence[str] = (),
+    documents: Literal["auto", "blank", "line"] = "auto",
+    text_column: str | None = None,
+    label_column: str | None = None,
     clean: Sequence[Cleaning] = (),
     probe: bool = True,
     device: str = "auto",
@@ -94,7 +98,8 @@ def transfer(
     gpus: float = 0.0,
     report: Reporter | None = None,
 ) -> Table:
-    """Run the whole transfer experiment; return what ``report.json`` holds."""
+    """Run the whole transfer experiment; return what ``report.json`` holds. The arguments are
+    those of ``headswap transfer``."""
     design = Design(
         table=_names(table),
         valid=_names(valid),
@@ -107,9 +112,13 @@ def transfer(
         reach=tuple(reach),
         seeds=seeds,
         minutes=minutes,
+        pretraining_minutes=pretraining_minutes,
         recipe=recipe,
         changes=tuple(changes),
         base_changes=tuple(base_changes),
+        documents=documents,
+        text_column=text_column,
+        label_column=label_column,
         clean=tuple(clean),
         probe=probe,
         device=device,

@@ -72,7 +72,7 @@ def train(
 
         headswap train translate train.en train.de --recipe tiny-translate --out runs/en-de
 
-        headswap train causal s3://bucket/web shards/books --set data.weights=[3,1] --out runs/web
+        headswap train causal s3://bucket/web shards/books --set "data.weights=[3,1]" --out runs/web
 
     Parameters
     ----------
