@@ -1,4 +1,4 @@
-"""Make the base that comes with Headswap: english-small, from IMDb film reviews.
+"""Make english-small, a base that comes with Headswap, from IMDb film reviews.
 
     HEADSWAP_DATA=… python benchmarks/english_small.py --out src/headswap/bases/english-small
 

@@ -91,7 +91,7 @@ def main() -> None:
         }
     table = {
         "command": f"python benchmarks/optimizers.py --text {options.text.name} --recipe "
-        f"{options.recipe} --steps {options.steps} --batch {options.batch}",
+        f"{options.recipe} --steps {options.steps} --batch {options.batch} --rates {options.rates}",
         "device": options.device,
         "goal": goal,
         "optimizers": rows,

@@ -352,8 +352,9 @@ def optimizers() -> str:
     lines += [
         "",
         f"Muon takes {found['muon_needs_steps']:.2f} times AdamW's steps and "
-        f"{found['muon_needs_time']:.2f} times its time. This was a short training on a "
-        f"{found['device'].upper()}; what the lead is in a long one it does not tell.",
+        f"{found['muon_needs_time']:.2f} times its time. On a {found['device'].upper()}, "
+        "and in minutes: the lead shrinks as trainings get longer, and what is left of it after "
+        "hours this does not tell.",
     ]
     return "\n".join(lines)
 

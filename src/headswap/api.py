@@ -38,8 +38,9 @@ def train(
     device: str = "auto",
     report: Reporter | None = None,
 ) -> Trained:
-    """Train a new run and load it. ``base`` is a run, or ``"hf:FOLDER"``, a local Hugging Face
-    model; ``changes`` are settings such as ``"train.lr=1e-3"``."""
+    """Train a new run and load it. ``base`` is a run, a base that comes with Headswap, or
+    ``"hf:FOLDER"``, a local Hugging Face model; ``changes`` are settings such as
+    ``"train.lr=1e-3"``."""
     chosen = [{"train": {"device": device}}, *changes]
     told = report or Silent()
     settings = plan(objective, data, recipe, base, valid, test, chosen, told)

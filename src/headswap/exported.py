@@ -48,7 +48,7 @@ class Exported(Labeller):
             self._long, self.clean = facts["long"], tuple(facts["clean"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise DataError(f"not an exported model ({error})", where=folder / FACTS) from error
-        if not self.labels:
+        if not self.labels or facts.get("output", "labels") != "labels":
             raise UsageError(
                 "the exported model has no labels to predict",
                 where=folder,

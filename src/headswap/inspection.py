@@ -21,7 +21,8 @@ def recipe_settings(
     name: str, objective: str | None, classes: int | None, changes: Sequence[Table | str] = ()
 ) -> settings.Settings:
     """The settings of a recipe; a translator's is for translating, others are causal."""
-    if Path(name).exists() and Path(name).suffix != ".toml":
+    known = name in settings.recipes()
+    if not known and Path(name).exists() and Path(name).suffix != ".toml":
         raise UsageError("neither a run folder nor a recipe", where=name)
     tables = [config.parse_assignment(c) if isinstance(c, str) else c for c in changes]
     kind = objective
@@ -42,6 +43,8 @@ def facts(what: str, objective: str | None, classes: int | None) -> Table:
     if run.exists():
         if objective is not None:
             raise UsageError("a run has its own objective", fix="leave --objective out")
+        if run.settings().get("objective") == "linear":
+            raise UsageError("a linear model has no layers to count", where=what)
         chosen = settings.from_table(run.settings())
         vocabulary = tokenizer.load(run.path / TOKENIZER).size
     else:

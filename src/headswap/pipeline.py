@@ -112,6 +112,11 @@ def checked(settings: Settings) -> tuple[Settings, Table]:
     plan.budget  # noqa: B018 (raises when there is none)
     if not data.train:
         raise UsageError("no file to train on", fix="name at least one")
+    if settings.model.decoder_layers and not isinstance(settings.objective, Translate):
+        raise UsageError(
+            f"the recipe {settings.recipe} makes translators, not a {settings.objective.name} run",
+            fix="take another recipe",
+        )
     data = dataclasses.replace(
         data,
         train=locating.absolute(data.train),

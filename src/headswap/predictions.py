@@ -82,7 +82,7 @@ def read(run: Run, split: str) -> Predictions:
     """A finished run's predictions for a split."""
     source = run.path / PREDICTIONS / f"{split}.jsonl"
     try:
-        rows = [json.loads(line) for line in source.read_text("utf-8").splitlines()]
+        rows = [json.loads(line) for line in source.read_bytes().splitlines()]
         labels = tuple(rows[0]["probabilities"])
         numbers = {label: number for number, label in enumerate(labels)}
         truth = np.array([numbers[row["label"]] for row in rows])

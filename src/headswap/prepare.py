@@ -81,7 +81,10 @@ def _split_pairs(settings: Settings, paths: Mapping[str, Sequence[Path]]) -> Pai
         share = PAIRS_HELD_OUT if data.hold_out is None else data.hold_out
         named = [LabelledText(pair.source, "") for pair in pairs["train"]]
         _, away = hold_out(named, share, settings.train.seed)
-        held = {row.text for row in away[:MOST_PAIRS_HELD_OUT]}
+        drawn = sorted(
+            away, key=lambda row: derive(settings.train.seed, "held", fingerprint(row.text))
+        )
+        held = {row.text for row in drawn[:MOST_PAIRS_HELD_OUT]}
         pairs["valid"] = [pair for pair in pairs["train"] if pair.source in held]
         pairs["train"] = [pair for pair in pairs["train"] if pair.source not in held]
     return pairs
@@ -131,7 +134,12 @@ class Prepared:
         lengths = np.array([len(example.ids) for example in train_rows])
         loader = BucketLoader(train_rows, lengths, plan.batch, plan.seed)
         truth = [example.label for example in valid_rows]
-        return Data(loader, valid_rows, truth, float(lengths.mean() + 1) * plan.batch)
+        stack = self.settings.model
+        rows_read = (
+            row for one in train_rows for row in objective.rows(one.ids, stack, self.tokens)
+        )
+        tokens = sum(map(len, rows_read)) / len(train_rows)
+        return Data(loader, valid_rows, truth, tokens * plan.batch)
 
     def _translated(self, objective: Translate, pairs: PairRows) -> Data:
         plan = self.settings.train
@@ -191,7 +199,10 @@ class Prepared:
             if windows.count - windows.held_out < 1:
                 raise DataError(f"shorter than one window of {length}", where=path)
             sources.append(windows)
-            valid += held[: max(1, MOST_WINDOWS_HELD_OUT // len(self.paths["train"]))]
+            if "valid" in self.paths:
+                valid = held  # the same for all
+            else:
+                valid += held[: max(1, MOST_WINDOWS_HELD_OUT // len(self.paths["train"]))]
         weights = data.weights or tuple(float(s.count - s.held_out) for s in sources)
         batches = -(-sum(s.count - s.held_out for s in sources) // plan.batch)
         steps = plan.total_steps(batches, plan.batch * length)
@@ -244,7 +255,8 @@ class Prepared:
                     fix="shard the text with --tokenizer of the base",
                 )
             return found
-        source = f"{files.sha256(paths)}/{reading}"
+        kinds = ",".join(files.kind(path) for path in paths)
+        source = f"{files.sha256(paths)}/{kinds}/{reading}"
         self.report.begin("encoding text")
         try:
             return shards.prepare(

@@ -54,6 +54,11 @@ class DataPlan:
     near: int | None = None
 
     def __post_init__(self) -> None:
+        if self.hold_out is not None and not 0 < self.hold_out < 1:
+            raise UsageError(
+                f"data.hold_out is a share between 0 and 1, not {self.hold_out:g}",
+                fix="0.1 holds a tenth out",
+            )
         for name in ("weights", "weights_end"):
             given = getattr(self, name)
             if given and len(given) != len(self.train):
@@ -123,6 +128,11 @@ def resolve(
         )
     name = recipe or (base.recipe if base else DEFAULT_RECIPE)
     table = _recipe_for(name, objective)
+    if base is not None and base.model.decoder_layers and objective != "translate":
+        raise UsageError(
+            f"a translator cannot be the base of a {objective} run",
+            fix="take a language model or a classifier",
+        )
     if base is not None:
         wanted = table["model"].get("decoder_layers", base.model.layers)
         asked = {key: table["model"][key] for key in DROPOUTS if recipe and key in table["model"]}

@@ -81,7 +81,7 @@ class Trained:
     def logits(self, texts: Sequence[str]) -> np.ndarray:
         """A score for every text and label."""
         self._classifier()
-        encoded = self.tokens.encode([self._cleaned(text) for text in texts])
+        encoded = self.tokens.encode([self.cleaned(text) for text in texts])
         return self._logits([Labelled(ids, 0) for ids in encoded])
 
     def evaluate(self, paths: Sequence[Path], reading: Reading = Reading()) -> Table:
@@ -170,7 +170,7 @@ class Trained:
                 where=self.run.path,
                 fix="train it with --set translate.both=true",
             )
-        for some in groups(map(self._cleaned, texts), TEXTS_AT_ONCE):
+        for some in groups(map(self.cleaned, texts), TEXTS_AT_ONCE):
             yield from translator(some, how, backwards=backwards, aligned=aligned)
 
     def _translator(self) -> Translator:
@@ -185,7 +185,7 @@ class Trained:
 
     def embed(self, texts: Iterable[str], how: Pool = "mean") -> Iterator[np.ndarray]:
         """One vector a text, from the last layer."""
-        for some in groups(map(self._cleaned, texts), TEXTS_AT_ONCE // 4):
+        for some in groups(map(self.cleaned, texts), TEXTS_AT_ONCE // 4):
             rows, hidden = self._hidden(some)
             for ids, vectors in zip(rows, hidden, strict=True):
                 length = torch.tensor([len(ids)])
@@ -193,12 +193,12 @@ class Trained:
 
     def embed_tokens(self, texts: Iterable[str]) -> Iterator[TokenVectors]:
         """A vector for each piece of each text, in its context."""
-        for some in groups(map(self._cleaned, texts), TEXTS_AT_ONCE // 8):
+        for some in groups(map(self.cleaned, texts), TEXTS_AT_ONCE // 8):
             rows, hidden = self._hidden(some)
             for ids, vectors in zip(rows, hidden, strict=True):
                 yield TokenVectors(self.tokens.pieces(ids.tolist()), vectors)
 
-    def _cleaned(self, text: str) -> str:
+    def cleaned(self, text: str) -> str:
         return self.settings.data.reading.cleaned(text)
 
     def _classifier(self) -> Classify:

@@ -110,3 +110,9 @@ def test_impossible_wishes_are_refused():
     for wish in ({"temperature": -1.0}, {"top_k": 0}, {"top_p": 1.5}):
         with pytest.raises(UsageError):
             Sampling(**wish)
+
+
+@pytest.mark.parametrize("temperature", [-1.0, 1e-300, float("nan"), float("inf")])
+def test_impossible_temperatures_are_refused(temperature):
+    with pytest.raises(UsageError, match="temperature"):
+        Sampling(temperature)

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ import pytest
 from conftest import review_rows, write_jsonl
 from experiment.small import QUICK, SHAPE, design, files
 from headswap import api, linear, storage, use
-from headswap.errors import DataError, UsageError
+from headswap.errors import DataError, StorageError, UsageError
 from headswap.experiment import conduct, findings, verdict
 from headswap.experiment.design import Design, Folder
 from headswap.progress import Silent
@@ -349,3 +350,20 @@ def test_with_all_labels_one_linear_model_is_fitted_for_all_seeds(tmp_path, monk
     for name in ("predictions/test.jsonl", "scores.json", "model.safetensors"):
         assert (runs[0] / name).read_bytes() == (runs[1] / name).read_bytes()
     assert all(storage.problem(run) is None and Run(run).tested for run in runs)
+
+
+def test_changed_results_are_not_reported(experiment, tmp_path):
+    path, _ = experiment
+    copy = tmp_path / "copy"
+    shutil.copytree(path, copy)
+    said = next((copy / "runs").glob("*-seed-1")) / "predictions/test.jsonl"
+    said.write_text(said.read_text().replace("good", "bad"))
+    with pytest.raises(StorageError, match="does not match"):
+        verdict.write(copy)
+
+
+def test_a_language_without_spaces_is_not_taken_for_a_foreign_one(tmp_path):
+    from headswap.experiment import bases
+
+    texts = ["这是一本非常好的书我很喜欢它的故事和人物"] * 20
+    bases._check_language(Run.open(Path("english-small")), texts, Silent())

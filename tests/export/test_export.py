@@ -136,6 +136,10 @@ def test_what_fits_nowhere_is_refused_with_the_remedy(runs, tmp_path):
         export(runs("translate", "translate", *LEARNT), "onnx", tmp_path / "o")
     with pytest.raises(UsageError, match="no masked view"):
         export(runs("causal", "causal"), "hf", tmp_path / "hf", view="masked")
+    for name, change in (("windows", "classify.long=windows"), ("html", "data.clean=['html']")):
+        unlike = runs(f"unlike-{name}", "classify", change)
+        with pytest.raises(UsageError, match="as it is"):
+            export(unlike, "hf", tmp_path / "hf")
     with pytest.raises(UsageError, match="translates and generates"):
         export(runs("masked", "masked"), "ctranslate2", tmp_path / "c")
 
@@ -181,6 +185,9 @@ def test_an_exported_classifier_is_used_as_a_run(runs, tmp_path, capsys):
     with pytest.raises(UsageError, match="no labels"):
         export(runs("masked", "masked"), "onnx", tmp_path / "base")
         api.load(tmp_path / "base")
+    with pytest.raises(UsageError, match="no labels"):
+        export(run, "onnx", tmp_path / "vectors", view="vectors")
+        api.load(tmp_path / "vectors")
     (tmp_path / "out" / "model.onnx").write_bytes(b"no model")
     with pytest.raises(DataError, match="onnxruntime cannot load it"):
         list(api.load(tmp_path / "out").predict(["a text"]))

@@ -225,3 +225,36 @@ def test_the_command_refuses_an_open_door(models, capsys):
     with pytest.raises(SystemExit) as stop:
         main(["serve", str(models["reviews"].run.path), "--host", "0.0.0.0"])
     assert stop.value.code == 2 and "without a token" in capsys.readouterr().err
+
+
+def test_nobody_suffers_from_anothers_text():
+    def work(items):
+        if "bad" in items:
+            raise ValueError("bad")
+        return [item.upper() for item in items]
+
+    async def crowd():
+        queue = Batcher(most=8, room=64)
+        asked = [asyncio.create_task(queue.submit("k", work, [t])) for t in ("a", "b", "bad", "c")]
+        found = await asyncio.gather(*asked, return_exceptions=True)
+        queue.close()
+        return found
+
+    a, b, bad, c = asyncio.run(crowd())
+    assert (a, b, c) == (["A"], ["B"], ["C"]) and isinstance(bad, ValueError)
+
+
+def test_odd_bodies_are_refused_or_read(models):
+    path = "/v1/models/reviews/classify"
+    assert ask(models, path, b'{"texts": ["so good \\ud83d"]}').status_code == 200
+    assert ask(models, path, b"[" * 100_000).status_code == 400
+    cold = {"prompt": "a", "temperature": 1e-300}
+    assert ask(models, "/v1/models/base/generate", cold).status_code == 422
+
+
+def test_attention_has_a_limit(models):
+    path = "/v1/models/reviews/attention"
+    whole = ask(models, path, {"text": "a good book"})
+    assert whole.status_code == 200
+    assert max(len(str(w)) for w in whole.json()["attention"][0]["layers"][0][0][0]) <= 6
+    assert ask(models, path, {"text": "a good book"}, weights=10).status_code == 422

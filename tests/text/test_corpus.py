@@ -137,3 +137,16 @@ def test_half_an_emoji_is_replaced(tmp_path):
     path = tmp_path / "cut.jsonl"
     path.write_text('{"text": "so good \\ud83d", "label": "1"}\n{"text": "\\ud83d\\ude00"}\n')
     assert list(texts(path, Reading())) == ["so good \ufffd", "\U0001f600"]
+
+
+def test_a_blank_line_at_the_end_separates_nothing(tmp_path):
+    path = tmp_path / "lines.txt"
+    path.write_text("one\ntwo\nthree\n\n")
+    assert list(documents([path], Reading())) == ["one", "two", "three"]
+
+
+def test_a_label_that_is_not_a_number_is_missing(tmp_path):
+    path = tmp_path / "table.jsonl"
+    path.write_text('{"text": "a", "label": NaN}\n')
+    with pytest.raises(DataError, match="the label is missing"):
+        list(labelled(path, Reading()))

@@ -127,3 +127,21 @@ def test_a_small_corpus_is_read_again_in_another_order(tokens):
     loader = MixedLoader([source], [1.0], [1.0], batch=source.count, seed=0, steps=3)
     epochs = [[w.ids.tobytes() for w in loader.batch(e, 0)] for e in range(3)]
     assert sorted(epochs[0]) == sorted(epochs[1]) and epochs[0] != epochs[1] != epochs[2]
+
+
+@pytest.mark.parametrize(("weights", "batch"), [([1, 1], 3), ([3, 2], 8), ([1, 1], 32)])
+def test_of_a_mixture_no_window_is_read_twice_before_all_are_read(corpus, weights, batch):
+    sources = [Windows(corpus, 16, seed=0), Windows(corpus, 8, seed=1)]
+    loader = MixedLoader(sources, weights, weights, batch=batch, seed=0, steps=1_000)
+    every = [Counter(s.window(i).ids.tobytes() for i in range(s.count)) for s in sources]
+    read = [Counter(), Counter()]
+    for step in range(400 // batch + 40):
+        some = loader.batch(*divmod(step, loader.batches))
+        assert len(some) == batch
+        for window in some:
+            read[window.ids.tobytes() not in every[0]][window.ids.tobytes()] += 1
+    for counts, known in zip(read, every, strict=True):
+        both = every[0].keys() & every[1].keys()
+        own = {key: number for key, number in known.items() if key not in both}
+        turns = [counts[key] / number for key, number in own.items()]
+        assert max(turns) - min(turns) <= 1

@@ -63,3 +63,9 @@ def test_unknown_kinds_are_refused(tmp_path):
         output.write_table(tmp_path / "a.xlsx", iter(ROWS))
     with pytest.raises(UsageError, match=r"use \.jsonl"):
         output.check_vectors(tmp_path / "a.npy", tokens=True)
+
+
+def test_numbers_are_no_formulas():
+    assert [output.safe_cell(one) for one in ("-1", "+2.5", "-a", "=1")] == [
+        "-1", "+2.5", "'-a", "'=1",
+    ]  # fmt: skip

@@ -71,3 +71,8 @@ def test_batch_mates_and_order_change_with_the_epoch_and_nothing_else():
     first = [[len(e.ids) for e in made.batch(0, i)] for i in range(made.batches)]
     assert first == [[len(e.ids) for e in again.batch(0, i)] for i in range(again.batches)]
     assert first != [[len(e.ids) for e in made.batch(1, i)] for i in range(made.batches)]
+
+
+def test_a_header_names_the_columns_and_blank_lines_are_nothing(tmp_path):
+    table = written(tmp_path / "c.tsv", "id\ttarget\tsource\n1\tein Hund\ta dog\n\n")
+    assert list(read_pairs([table])) == [PairText("a dog", "ein Hund")]

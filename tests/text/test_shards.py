@@ -65,3 +65,19 @@ def test_an_interrupted_writer_leaves_nothing(tokens):
     with pytest.raises(RuntimeError):
         shards.prepare(broken, tokens, "source")
     assert list((shards.cache_root() / "shards").iterdir()) == []
+
+
+def test_whoever_was_faster_keeps_its_shards(tokens, monkeypatch):
+    write, inner = shards._write, []
+
+    def slow(*given):
+        write(*given)
+        if not inner:  # meanwhile another process makes the same
+            inner.append(None)
+            inner.append(shards.prepare(documents, tokens, "race"))
+
+    monkeypatch.setattr(shards, "_write", slow)
+    made = shards.prepare(documents, tokens, "race")
+    whole = expected(tokens)
+    assert np.array_equal(made.read(0, len(whole)), whole)
+    assert np.array_equal(inner[1].read(0, len(whole)), whole)

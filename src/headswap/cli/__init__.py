@@ -6,6 +6,7 @@ Nothing heavy is imported here: ``headswap --help`` answers without torch.
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import sys
 import traceback
@@ -79,6 +80,9 @@ UNREAD = 141
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command; every expected failure is one line and an exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal may not know every sign
+            stream.reconfigure(errors="backslashreplace")
     try:
         _run(arguments)
     except CycloptsError as error:
@@ -118,7 +122,8 @@ def _run(arguments: Sequence[str] | None) -> None:
 def _words(arguments: Sequence[str] | None) -> list[str]:
     """The words of a command; a lone - goes to the end, where it is a name and no option."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    if words[1:].count("-") == 1 and "--" not in words:
+    after = words.index("-") - 1 if words[1:].count("-") == 1 else 0
+    if after > 0 and not words[after].startswith("--") and "--" not in words:
         words.remove("-")
         words += ["--", "-"]
     return words

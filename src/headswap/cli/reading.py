@@ -23,7 +23,7 @@ def texts(text: list[str], source: Path | None, column: str | None = None) -> It
             f"texts from --text and from {source}", fix="give one of them; repeat --text for more"
         )
     if text:
-        return iter(text)
+        return map(corpus.mended, text)
     if source is None or str(source) == STANDARD_INPUT:
         return files.standard_input()
     return corpus.texts(source, corpus.Reading("line", column))

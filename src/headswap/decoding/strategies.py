@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,6 +15,7 @@ from headswap.errors import UsageError
 from headswap.randomness import generator
 
 BLOCK = 64
+COLDEST = 1e-3
 CROWDED = 0.75  # finished rows leave when so few are still open
 
 
@@ -29,8 +31,10 @@ class Sampling:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.temperature < 0:
-            raise UsageError(f"the temperature cannot be {self.temperature}", fix="use 0 or more")
+        if self.temperature and not COLDEST <= self.temperature < math.inf:
+            raise UsageError(
+                f"the temperature cannot be {self.temperature}", fix=f"use 0, or {COLDEST} and more"
+            )
         if self.top_k is not None and self.top_k < 1:
             raise UsageError(f"top-k cannot be {self.top_k}", fix="use 1 or more")
         if self.top_p is not None and not 0 < self.top_p <= 1:

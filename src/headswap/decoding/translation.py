@@ -53,7 +53,7 @@ def translate(
     """The hypotheses for each source (its ids as the encoder reads them), best first."""
     found: list[list[Hypothesis]] = [[] for _ in sources]
     never = [tokens.pad, tokens.bos, tokens.unk, tokens.special(MASK), tokens.special(SEP)]
-    forbidden = tuple(token for token in never if token is not None)
+    forbidden = tuple(token for token in never if token not in (None, tokens.eos))
     stack = model.backbone.stack
     most = stack.length - 1 if stack.positions == "learned" else 10**9
     for group in _batches([len(source) for source in sources], _room(model, how)):

@@ -23,6 +23,7 @@ from headswap.types import Table
 
 PRETRAINING_SHARE, MOST_PASSES = 0.4, 20
 FOREIGN, STRANGE = 2.6, 2.0
+LONG_WORD = 12  # characters, spaces counted, that words have on average in no language with spaces
 SAMPLED_TEXTS = 300
 TEXTS = "train"
 
@@ -104,6 +105,11 @@ def arms_of(
     for base in bases if design.probe else ():
         against = scratch[owner_of[base.name].name]
         arms.append(Arm("probe" if single else f"probe-{base.name}", "probe", base.name, against))
+    for place, arm in enumerate(arms):
+        before = [other.name for other in arms[:place]]
+        while arm.name in before:  # bases x and probe-x
+            arm = dataclasses.replace(arm, name=f"{arm.name}-2")
+        arms[place] = arm
     return tuple(arms)
 
 
@@ -253,6 +259,8 @@ def _check_language(run: Run, texts: Sequence[str], report: Reporter) -> None:
     some = texts[:SAMPLED_TEXTS]
     tokens = tokenizer.load(run.path / TOKENIZER)
     words = sum(len(text.split()) for text in some)
+    if sum(map(len, some)) > LONG_WORD * max(words, 1):
+        return  # written without spaces
     pieces = sum(map(len, tokens.encode(some))) / max(words, 1)
     if pieces > FOREIGN:
         raise DataError(

@@ -194,13 +194,18 @@ class Workers:
                 yield item
             return
         try:
-            waiting: dict[Future[None], W] = {self._pool.submit(work, i): i for i in tasks.items}
+            pool = self._pool
+
+            def begin(item: W) -> Future[None]:
+                return pool.submit(_unless_stopped, work, item)
+
+            waiting: dict[Future[None], W] = {begin(item): item for item in tasks.items}
             while waiting:
                 ready, _ = wait(waiting, return_when=FIRST_COMPLETED)
                 for future in ready:
                     future.result()
                     item = waiting.pop(future)
-                    waiting |= {self._pool.submit(work, new): new for new in tasks.then(item)}
+                    waiting |= {begin(new): new for new in tasks.then(item)}
                     yield item
         except BrokenProcessPool as error:
             raise ResourceError(
@@ -208,6 +213,13 @@ class Workers:
             ) from error
         except KeyboardInterrupt as error:
             raise Interrupted(STOPPED) from error
+
+
+def _unless_stopped(work: Callable[[W], None], item: W) -> None:
+    """A worker that was asked to stop does not begin what the pool had handed out before."""
+    if signals.asked():
+        raise Interrupted(STOPPED)
+    work(item)
 
 
 def told(

@@ -75,6 +75,9 @@ def plan_of(trained: Trained, view: str | None) -> Plan:
 
 def _classifier(trained: Trained, objective: Classify) -> Plan:
     stack, head = trained.settings.model, trained.model.heads["label"]
+    unlike = [] if objective.long == "head" else [f"classify.long = {objective.long!r}"]
+    unlike += ["data.clean = ['html']"] if "html" in trained.settings.data.clean else []
+    _check(unlike, "transformers, which reads a text from its beginning, as it is")
     labels = dict(enumerate(objective.labels))
     named = {"id2label": labels, "label2id": {name: i for i, name in labels.items()}}
     tensors = dict(_llama(trained))

@@ -15,7 +15,7 @@ from torch import Tensor
 from headswap import config as config_module
 from headswap import ledger, storage
 from headswap import run as runs
-from headswap.errors import DataError
+from headswap.errors import DataError, StorageError
 from headswap.importing import words
 from headswap.importing.families import EMBEDDING, HEAD_BIAS, HEAD_WEIGHT, Converted, family_of
 from headswap.importing.source import CONFIG, Config, Weights
@@ -44,7 +44,10 @@ def open_base(name: str | Path, report: Reporter) -> Run:
     ``hf:FOLDER``, a local Hugging Face model."""
     if not str(name).startswith(SCHEME):
         return Run.open(Path(name))
-    folder = Path(str(name).removeprefix(SCHEME)).expanduser().resolve()
+    try:
+        folder = Path(str(name).removeprefix(SCHEME)).expanduser().resolve()
+    except RuntimeError as error:  # ~ of nobody
+        raise StorageError(f"no such folder ({error})", where=name) from error
     config = Config(folder)
     family = family_of(config)
     weights = Weights(folder, family.prefix)

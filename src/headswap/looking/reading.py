@@ -41,7 +41,10 @@ def read(trained: Trained, text: str, target: str | None = None, sees: Rule | No
         raise UsageError("there is nothing to look at: the text is empty", fix='give --text "…"')
     objective, tokens, device = trained.settings.objective, trained.tokens, trained.model.device
     stack = trained.model.backbone.stack
+    text = trained.cleaned(text)
     (ids,) = tokens.encode([text])
+    if not len(ids):
+        raise UsageError("there is nothing to look at: no token", fix='give --text "…"')
     if not isinstance(objective, Translate) and target is not None:
         raise UsageError("only a translator has a target", where=trained.run.path)
     room = stack.length - 2

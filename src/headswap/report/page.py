@@ -35,6 +35,7 @@ def render(found: Table) -> str:
         kinds=KINDS,
         strength=_strength,
         main=[row for row in found["arms"] if row["labels"] == found["main"]],
+        epochs=sorted({band["epoch"] for row in found["epochs"] for band in row["valid"]}),
     )
 
 

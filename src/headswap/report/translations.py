@@ -75,7 +75,7 @@ def texts(path: Path, split: str) -> tuple[list[str], list[str]]:
     run.check_finished()
     source = path / PREDICTIONS / f"{split}.jsonl"
     try:
-        rows = [json.loads(line) for line in source.read_text("utf-8").splitlines()]
+        rows = [json.loads(line) for line in source.read_bytes().splitlines()]
         return [row["translation"] for row in rows], [row["target"] for row in rows]
     except FileNotFoundError as error:
         raise StorageError(

@@ -33,6 +33,7 @@ from headswap.serve import page as pages
 from headswap.serve.batching import Batcher, QueueFull
 from headswap.serve.description import openapi
 from headswap.serve.gate import HANDLERS, Guard, Refused, Watch, flag, number, read_json
+from headswap.text.corpus import mended
 from headswap.types import Table
 from headswap.use import Trained
 from headswap.version import __version__
@@ -46,6 +47,7 @@ class Limits:
     texts: int = 256
     characters: int = 20_000
     tokens: int = 512
+    weights: int = 4_000_000
     seconds: float = 60.0
     queue: int = 64
     batch: int = 32
@@ -105,20 +107,25 @@ class Server:
         if target is not None and not isinstance(target, str):
             raise Refused(422, f"target is {target!r}", "send a text or leave it out")
 
-        def work() -> list[Table]:
+        def work() -> str:
             seen = attention(model, read(model, text, target))
-            return [
+            weights = sum(layer.size for one in seen for layer in one.layers)
+            if weights > self.limits.weights:
+                most = self.limits.weights
+                raise Refused(422, f"{weights:,} weights, {most:,} at most", "send a shorter text")
+            rows = [
                 {
                     "name": one.name,
                     "causal": one.causal,
                     "queries": one.queries,
                     "keys": one.keys,
-                    "layers": [layer.round(4).tolist() for layer in one.layers],
+                    "layers": [layer.astype(float).round(4).tolist() for layer in one.layers],
                 }
                 for one in seen
             ]
+            return json.dumps({"attention": rows}, ensure_ascii=False)
 
-        return JSONResponse({"attention": await self._alone(work)})
+        return Response(await self._alone(work), media_type="application/json")
 
     async def embed(self, request: Request) -> Response:
         name, model = self.model(request)
@@ -261,7 +268,7 @@ class Server:
                 raise Refused(422, f"a text of {len(text):,} characters", f"send at most {most:,}")
             if not empty and not text.strip():
                 raise Refused(422, "an empty text", "send some words")
-        return texts
+        return [mended(text) for text in texts]
 
     async def _each(self, key: Any, work: Callable[..., Any], items: Sequence[Any]) -> list[Any]:
         async with asyncio.timeout(self.limits.seconds):

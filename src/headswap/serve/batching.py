@@ -86,21 +86,28 @@ class Batcher:
         self.batches += 1
         self.items += len(some)
         loop = asyncio.get_running_loop()
-        running = loop.run_in_executor(self._pool, work, [one.item for one in some])
+        running = loop.run_in_executor(self._pool, _done, work, [one.item for one in some])
         running.add_done_callback(lambda future: self._finish(future, some))
 
-    def _finish(self, future: asyncio.Future[Sequence[Any]], some: Sequence[_Waiting]) -> None:
+    def _finish(self, future: asyncio.Future[list[Any]], some: Sequence[_Waiting]) -> None:
         self._busy = False
-        error = future.exception()
-        results = [None] * len(some) if error else future.result()
-        for one, result in zip(some, results, strict=True):
+        for one, result in zip(some, future.result(), strict=True):
             if one.done.cancelled():
                 continue
-            if error:
-                one.done.set_exception(error)
+            if isinstance(result, Exception):
+                one.done.set_exception(result)
             else:
                 one.done.set_result(result)
         self._go()
 
     def close(self) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _done(work: Work, items: Sequence[Any]) -> list[Any]:
+    """What each item gave, or its error: where a batch fails, each is tried alone, so that
+    nobody suffers from another's text."""
+    try:
+        return list(work(items))
+    except Exception as error:
+        return [error] if len(items) == 1 else [_done(work, [item])[0] for item in items]

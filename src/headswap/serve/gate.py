@@ -49,6 +49,9 @@ class Watch:
 
         try:
             await self.app(scope, receive, watched)
+        except Exception:
+            self.answered(known, 500)
+            raise
         finally:
             self.spent(time.monotonic() - began)
 
@@ -108,7 +111,7 @@ async def read_json(request: Request) -> Table:
         body = json.loads((await request.body()).decode("utf-8"))
     except UnicodeDecodeError as error:
         raise Refused(400, "the body is not UTF-8", "send JSON in UTF-8") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise Refused(400, f"the body is not JSON ({error})", "send a JSON object") from error
     if not isinstance(body, dict):
         raise Refused(422, "the body is not an object", 'send {"texts": ["…"]}')

@@ -25,8 +25,8 @@ class Punctual(H11Protocol):
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         cycle = getattr(self, "cycle", None)
-        if cycle is not None and not cycle.more_body:
-            self._disarm()
+        if cycle is not None and not cycle.more_body and not cycle.response_complete:
+            self._disarm()  # a whole request, and not the last one
 
     def on_response_complete(self) -> None:
         super().on_response_complete()

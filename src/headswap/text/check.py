@@ -58,6 +58,7 @@ class Split:
     labels: list[str | None] = field(default_factory=list)
     sketches: list[np.ndarray] = field(default_factory=list)
     empty: int = 0
+    blank: int = 0
     html: int = 0
     damaged: int = 0
     languages: Counter[str] = field(default_factory=Counter)
@@ -122,6 +123,7 @@ def _read(stream: Iterable[tuple[str, str | None]]) -> Split:
         split.labels.append(label)
         split.sketches.append(sketch(letters))
         split.empty += not letters
+        split.blank += not text.strip()
         split.html += HTML.search(text) is not None
         split.damaged += DAMAGE.search(text) is not None
         split.languages[_language(text)] += 1
@@ -203,7 +205,7 @@ def _labels(splits: dict[str, Split]) -> Iterator[Finding]:
 
 def _surface(splits: dict[str, Split]) -> Iterator[Finding]:
     for role, split in splits.items():
-        if split.empty == split.texts:
+        if split.blank == split.texts:
             yield Finding(f"{role}: no text at all", split.texts, fatal=True)
         elif split.empty:
             yield Finding(f"{role}: texts without a letter", split.empty)

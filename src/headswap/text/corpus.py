@@ -88,7 +88,7 @@ def labelled(
     for where, row in table_rows(path):
         text_column, label_column = _columns(row, reading, path)
         text, label = row[text_column], row[label_column]
-        if label is None or str(label).strip() == "":
+        if label is None or label != label or str(label).strip() == "":  # NaN is not itself
             if missing_ok:
                 found = True
                 yield LabelledText(reading.cleaned(as_text(text, where)), "")
@@ -147,12 +147,14 @@ def minimal_pairs(path: Path) -> Iterator[MinimalPair]:
 
 def split_by_blank_lines(path: Path) -> bool:
     """Whether a .txt file separates its documents by blank lines (else one a line)."""
-    seen_text = False
+    seen_text = seen_blank = False
     for number, line in files.lines(path):
-        if line.strip():
-            seen_text = True
-        elif seen_text:
+        if not line.strip():
+            seen_blank = seen_text
+        elif seen_blank:
             return True
+        else:
+            seen_text = True
         if number >= PREVIEW_LINES:
             break
     return False
@@ -314,9 +316,15 @@ def as_text(value: Any, where: str) -> str:
         raise DataError(f"the text is {value!r}, not a string", where=where)
     if "\0" in value:
         raise DataError("the text holds a NUL character", where=where, fix="is this a text file?")
-    if SURROGATE.search(value):  # half an emoji, which JSON can hold and UTF-8 cannot
-        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return value
+    return mended(value)
+
+
+def mended(text: str) -> str:
+    """A text without halves of characters (of a cut emoji, say), which JSON and the words of a
+    command can hold and UTF-8 cannot."""
+    if SURROGATE.search(text):
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
 
 
 def _label_name(value: Any) -> str:

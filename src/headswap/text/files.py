@@ -121,6 +121,8 @@ def _refusal(path: Path, error: OSError) -> HeadswapError:
 
 def standard_input() -> Iterator[str]:
     """The lines of standard input, held to the same rules as a file's."""
+    if sys.stdin is None:
+        raise UsageError("standard input is closed", fix="name a file, or give --text")
     for number, raw in enumerate(iter(lambda: sys.stdin.buffer.readline(LONGEST_LINE + 1), b""), 1):
         yield _decode(raw, Path("standard input"), f"line {number}", number == 1)
 

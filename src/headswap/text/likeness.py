@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import re
+import unicodedata
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 NOISE = re.compile(r"[\W_]+")
+PLAIN_NOISE = re.compile(r"[\x00-/:-@\[-`{-\x7f]+")  # of ASCII, most of it and quick
 RUN, SAMPLED, SKETCH, BANDS = 24, 8, 16, 6
 NEAR = 0.7
 MIXER = np.uint64(0x9E3779B97F4A7C15)
@@ -24,13 +26,21 @@ Sketched = tuple[Sequence[int], Sequence[np.ndarray]]
 
 
 def fingerprint(text: str) -> int:
-    """Equal for texts that differ in case, spacing and punctuation at most."""
-    return int.from_bytes(hashlib.blake2b(letters_of(text).encode(), digest_size=8).digest())
+    """Equal for texts that differ in case, spacing and punctuation at most; of those that have
+    nothing else (emoji, say), in spacing."""
+    kept = letters_of(text) or " ".join(text.split())
+    return int.from_bytes(hashlib.blake2b(kept.encode(), digest_size=8).digest())
 
 
 def letters_of(text: str) -> str:
-    """What is left of a text without case, spacing and punctuation."""
-    return NOISE.sub("", text.lower())
+    """What is left of a text without case, spacing and punctuation; signs that combine, such as
+    the vowels of Hindi and Thai, belong to letters."""
+    kept = PLAIN_NOISE.sub("", text.lower())
+    return kept if kept.isascii() else NOISE.sub(_marks, kept)
+
+
+def _marks(found: re.Match[str]) -> str:
+    return "".join(sign for sign in found[0] if unicodedata.category(sign)[0] == "M")
 
 
 def sketch(letters: str) -> np.ndarray:

@@ -197,14 +197,14 @@ class MixedLoader:
         self._sources, self._size, self._seed = sources, batch, seed
         self._start = np.array(weights) / sum(weights)
         self._slope = (np.array(weights_end) / sum(weights_end) - self._start) / max(steps, 1)
-        self._rest = int(self._start.argmax())
+        least = np.minimum(self._start, np.array(weights_end) / sum(weights_end))
+        self._rest = int(least.argmax())
         self.batches = -(-sum(s.count - s.held_out for s in sources) // batch)
 
     def batch(self, epoch: int, index: int) -> list[Window]:
         step = epoch * self.batches + index
         begin, end = self._read_before(step), self._read_before(step + 1)
-        counts = end - begin
-        counts[self._rest] = self._size - (counts.sum() - counts[self._rest])
+        counts = np.maximum(end - begin, 0)
         chosen: list[Window] = []
         for number, source in enumerate(self._sources):
             places = begin[number] + np.arange(counts[number])
@@ -216,9 +216,12 @@ class MixedLoader:
         return chosen
 
     def _read_before(self, step: int) -> Ids:
-        """The integral of the shares up to a step, in windows."""
+        """The integral of the shares up to a step, in windows; one corpus has what the others
+        leave."""
         shares = self._start * step + self._slope * step**2 / 2
-        return np.floor(self._size * shares + 1e-9).astype(np.int64)
+        read = np.floor(self._size * shares + 1e-9).astype(np.int64)
+        read[self._rest] = self._size * step - (read.sum() - read[self._rest])
+        return read
 
 
 class BucketLoader(Generic[E]):

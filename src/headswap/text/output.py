@@ -6,6 +6,7 @@ import contextlib
 import csv
 import json
 import os
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -15,6 +16,7 @@ import numpy as np
 from headswap.errors import UsageError
 from headswap.storage import STAGING, explained
 
+NUMBER = re.compile(r"[+-]?\d+(\.\d+)?")
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
@@ -82,7 +84,7 @@ def check_vectors(path: Path, tokens: bool) -> None:
 def safe_cell(value: object) -> str:
     """A cell that no spreadsheet takes for a formula."""
     text = str(value)
-    dangerous = isinstance(value, str) and text.startswith(FORMULA)
+    dangerous = isinstance(value, str) and text.startswith(FORMULA) and not NUMBER.fullmatch(text)
     return f"'{text}" if dangerous else text
 
 

@@ -71,15 +71,23 @@ def _aligned(one: Path, two: Path, reading: Reading) -> Iterator[PairText]:
 
 def _pair_rows(path: Path, reading: Reading) -> Iterator[PairText]:
     if files.kind(path) == ".tsv":
+        places = [0, 1]
         for number, line in files.lines(path):
             cells = line.split("\t")
-            if len(cells) < 2:
-                raise DataError(
-                    "no second column", where=f"{path}, line {number}", fix="split it by a tab"
-                )
-            if number == 1 and [cell.strip().lower() for cell in cells[:2]] == list(PAIR_NAMES):
+            if not line.strip():
                 continue
-            yield PairText(reading.cleaned(cells[0]), reading.cleaned(cells[1]))
+            if len(cells) <= max(places):
+                raise DataError(
+                    "no second column" if len(cells) < 2 else f"only {len(cells)} columns",
+                    where=f"{path}, line {number}",
+                    fix="split it by a tab",
+                )
+            names = [cell.strip().lower() for cell in cells]
+            if number == 1 and set(PAIR_NAMES) <= set(names):
+                places = [names.index(name) for name in PAIR_NAMES]
+                continue
+            one, two = (cells[place] for place in places)
+            yield PairText(reading.cleaned(one), reading.cleaned(two))
         return
     for where, row in corpus.table_rows(path):
         found = [corpus.column_of(row, None, (name,), name, path) for name in PAIR_NAMES]

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from headswap import storage
 from headswap.errors import DataError, StorageError
 from headswap.text.tokenizer import Tokenizer
 from headswap.types import Ids
@@ -108,12 +109,16 @@ def prepare(
     key = hashlib.sha256(f"{FORMAT}/{source}/{tokenizer.fingerprint}".encode()).hexdigest()[:32]
     folder = cache_root() / "shards" / key
     if not (folder / "manifest.json").exists():
-        staging = folder.with_name(f".{key}-{os.getpid()}")
+        staging = storage.staging_name(folder)
         try:
             staging.mkdir(parents=True, exist_ok=True)
             _write(staging, documents(), tokenizer, key, progress)
-            shutil.rmtree(folder, ignore_errors=True)
-            staging.rename(folder)
+            try:
+                staging.rename(folder)
+            except OSError:
+                if not (folder / "manifest.json").exists():
+                    storage.remove(folder)  # what is left of a damaged one
+                    staging.rename(folder)
         except OSError as error:
             if not (folder / "manifest.json").exists():  # else another process was faster
                 raise StorageError(

@@ -69,7 +69,7 @@ class Plan:
         for name in ("batch", "accumulate", "log_every"):
             if getattr(self, name) < 1:
                 raise UsageError(f"train.{name} must be at least 1, not {getattr(self, name)}")
-        if self.accumulate > self.batch:
+        if self.accumulate > self.batch and self.batch_tokens is None:
             raise UsageError(
                 f"train.accumulate {self.accumulate} is more than train.batch {self.batch}",
                 fix="a batch cannot be cut into more parts than it has examples",
