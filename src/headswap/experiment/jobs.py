@@ -13,7 +13,6 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from multiprocessing.connection import wait as wait_for_processes
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -172,7 +171,9 @@ class Workers:
         while kind is not None and (left := [one for one in workers if one.is_alive()]):
             for worker in left:
                 worker.terminate()
-            wait_for_processes([worker.sentinel for worker in left], timeout=SAVING_S)
+            again = time.monotonic() + SAVING_S
+            while time.monotonic() < again and any(worker.is_alive() for worker in left):
+                time.sleep(0.05)
 
     def each(self, title: str, tasks: Tasks[W]) -> None:
         """Do all the work; the first failure ends it."""

@@ -11,7 +11,6 @@ same branches, and rank 0 alone writes.
 from __future__ import annotations
 
 import math
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -40,7 +39,7 @@ from headswap.training.journal import Journal
 from headswap.training.kept import Kept
 from headswap.training.plan import Plan, rate
 from headswap.training.ranks import ALONE, Ranks
-from headswap.training.signals import stop_signals
+from headswap.training.signals import Stop, stop_signals
 from headswap.training.step import Step, as_compiled, records, total_counts
 
 SAVE_SECONDS = 20.0
@@ -190,7 +189,7 @@ class _Training:
         with as_compiled():
             yield
 
-    def _loop(self, stop: threading.Event, feed: Feed) -> None:
+    def _loop(self, stop: Stop, feed: Feed) -> None:
         state = self.state
         self.began, self.began_at, saved = time.monotonic(), state.tokens, time.monotonic()
         before = state.seconds

@@ -7,23 +7,34 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_asked = threading.Event()
+
+class Stop:
+    """A flag that a signal may raise. Setting it takes no lock, as an event's would: a second
+    signal can come while the first is being handled, in the same thread."""
+
+    raised = False
+
+    def is_set(self) -> bool:
+        return self.raised
+
+
+_last = Stop()
 
 
 def asked() -> bool:
     """Whether a training was asked to stop, be it in its last step, since ``forget``."""
-    return _asked.is_set()
+    return _last.raised
 
 
 def forget() -> None:
-    _asked.clear()
+    _last.raised = False
 
 
 @contextmanager
-def stop_signals() -> Iterator[threading.Event]:
+def stop_signals() -> Iterator[Stop]:
     """Ctrl-C and SIGTERM ask the loop to save and stop; a second Ctrl-C stops at once, but
     schedulers repeat themselves. A signal that this process ignores stays ignored."""
-    stop = threading.Event()
+    stop = Stop()
     if threading.current_thread() is not threading.main_thread():
         yield stop
         return
@@ -34,8 +45,7 @@ def stop_signals() -> Iterator[threading.Event]:
     def handle(number: int, frame: object) -> None:
         if stop.is_set() and number == signal.SIGINT:
             raise KeyboardInterrupt
-        stop.set()
-        _asked.set()
+        stop.raised = _last.raised = True
 
     for kind in before:
         signal.signal(kind, handle)
