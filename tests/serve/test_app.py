@@ -258,3 +258,10 @@ def test_attention_has_a_limit(models):
     assert whole.status_code == 200
     assert max(len(str(w)) for w in whole.json()["attention"][0]["layers"][0][0][0]) <= 6
     assert ask(models, path, {"text": "a good book"}, weights=10).status_code == 422
+
+
+@pytest.mark.parametrize("option", [("--port", "99999"), ("--batch", "0"), ("--queue", "-1")])
+def test_impossible_numbers_are_refused_before_anything_is_loaded(option, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["serve", "no-such-run", *option])
+    assert stop.value.code == 2 and option[1] in capsys.readouterr().err

@@ -53,6 +53,11 @@ def serve(
         raise UsageError(
             f"serving on {host} without a token", fix="give --token, or leave --host out"
         )
+    for name, value in (("queue", queue), ("batch", batch)):
+        if value < 1:
+            raise UsageError(f"--{name} {value}", fix="give 1 or more")
+    if not 0 <= port < 2**16:
+        raise UsageError(f"there is no port {port}", fix="give one from 0 to 65535")
     names = [path.resolve().name for path in runs]
     if len(set(names)) < len(names):
         raise UsageError("two runs have the same name", fix="rename one of the folders")
@@ -65,11 +70,6 @@ def serve(
     from headswap.api import load
 
     models = {name: load(path, device=device) for name, path in zip(names, runs, strict=True)}
-    for name, value, most in (("queue", queue, 2**31), ("batch", batch, 2**31)):
-        if not 1 <= value <= most:
-            raise UsageError(f"--{name} {value}", fix="give 1 or more")
-    if not 0 <= port < 2**16:
-        raise UsageError(f"there is no port {port}", fix="give one from 0 to 65535")
     limits = app.Limits(queue=queue, batch=batch)
     process = server.make(app.build(app.Server(models, limits), token), host, port)
     print(f"http://{host}:{port}", flush=True)

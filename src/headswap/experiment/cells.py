@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 
-from headswap import predictions
+from headswap import predictions, storage
+from headswap.errors import StorageError
 from headswap.experiment.plan import Arm
 from headswap.predictions import Predictions
-from headswap.run import Run
+from headswap.run import CONFIG, METRICS, PREDICTIONS, SCORES, TESTED, Run
+
+SAID = tuple(f"{PREDICTIONS}/{split}.jsonl" for split in ("valid", "test"))
+RESULTS = (CONFIG, METRICS, SCORES, TESTED, *SAID)
 
 
 @dataclass(frozen=True)
@@ -57,3 +62,15 @@ class Cell:
             {line["epoch"]: line["accuracy"] for line in run.metrics() if line["split"] == split}
             for run in self.runs
         ]
+
+
+def whole(path: Path) -> Run:
+    """A run whose results are as they were written; its weights, which the report does not
+    read, are not looked at."""
+    run = Run.open(path)
+    wrong = storage.problem(path, only=RESULTS)
+    if wrong:
+        raise StorageError(
+            f"damaged ({wrong})", where=path, fix=f"headswap resume {path.parent.parent}"
+        )
+    return run

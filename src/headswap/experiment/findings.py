@@ -11,21 +11,19 @@ from typing import Any
 
 import numpy as np
 
-from headswap import config, metrics, storage
+from headswap import config, metrics
 from headswap.errors import StorageError
 from headswap.experiment import voting
-from headswap.experiment.cells import Cell
+from headswap.experiment.cells import Cell, whole
 from headswap.experiment.design import CHECK, EXAMPLES, PLAN, PROVENANCE, Folder
 from headswap.experiment.plan import Arm, Plan
 from headswap.predictions import Predictions
 from headswap.report import stats
-from headswap.run import CONFIG, METRICS, PREDICTIONS, SCORES, TESTED, Run, shipped
+from headswap.run import Run, shipped
 from headswap.text import corpus
 from headswap.text.likeness import fingerprint
 from headswap.types import Table
 
-SAID = tuple(f"{PREDICTIONS}/{split}.jsonl" for split in ("valid", "test"))
-RESULTS = (CONFIG, METRICS, SCORES, TESTED, *SAID)
 BINS = 10
 
 
@@ -47,7 +45,7 @@ class Experiment:
                     self.folder.run(arm.name, size, seed, self.rates.get(arm.name))
                     for seed in range(self.plan.seeds)
                 ]
-                self.cells[arm.name, size] = Cell(arm, size, [_whole(p) for p in paths])
+                self.cells[arm.name, size] = Cell(arm, size, [whole(p) for p in paths])
 
     @cached_property
     def labelled(self) -> set[str]:
@@ -83,18 +81,6 @@ class Experiment:
 
     def relative(self, run: Run) -> str:
         return str(run.path.relative_to(self.folder.path))
-
-
-def _whole(path: Path) -> Run:
-    """A run whose results are as they were written; its weights, which the report does not
-    read, are not looked at."""
-    run = Run.open(path)
-    wrong = storage.problem(path, only=RESULTS)
-    if wrong:
-        raise StorageError(
-            f"damaged ({wrong})", where=path, fix=f"headswap resume {path.parent.parent}"
-        )
-    return run
 
 
 def chosen_rates(folder: Folder, plan: Plan) -> dict[str, float]:
