@@ -111,7 +111,7 @@ def fine_tuned(data: Path, corpus: str, bases: list[Path], options: Any) -> dict
         arguments: list[object] = ["transfer", tables[0], "--test", tables[-1]]
         arguments += ["--valid", tables[1]] if len(tables) > 2 else []
         arguments += [part for base in bases for part in ("--from", base)]
-        arguments += ["--labels", options.labels, "--seeds", options.seeds, "--no-probe"]
+        arguments += ["--labels", options.labels, "--seeds", options.tunings, "--no-probe"]
         arguments += ["--workers", options.workers] if options.workers else []
         headswap(
             *arguments, "--clean", "html", "--minutes", 600, "--out", out,
@@ -130,7 +130,8 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=30_000_000, help="for the causal model")
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--corpora", default=",".join(CORPORA))
-    parser.add_argument("--seeds", type=int, default=3, help="of pretraining, and of fine-tuning")
+    parser.add_argument("--seeds", type=int, default=3, help="of pretraining")
+    parser.add_argument("--tunings", type=int, default=3, help="of fine-tuning, for each base")
     parser.add_argument("--labels", type=int, default=1_600, help="to fine-tune on")
     parser.add_argument("--jobs", type=int, default=1, help="bases made side by side")
     parser.add_argument("--workers", type=int, help="classifiers made side by side")
@@ -167,7 +168,7 @@ def main() -> None:
         results[corpus]["beside"] = others
         table = {
             "command": f"python benchmarks/objectives.py --tokens {options.tokens} "
-            f"--seeds {options.seeds} --labels {options.labels}",
+            f"--seeds {options.seeds} --tunings {options.tunings} --labels {options.labels}",
             "training_flops": options.tokens * flops_a_token("causal", options.recipe),
             "labels": options.labels,
             "results": results,

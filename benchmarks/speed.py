@@ -60,6 +60,8 @@ SHAPES = {
     ("masked", "cuda"): Shape(batch=64),
     ("large", "cuda"): Shape(768, 12, 12, 3072, 50_257, 32, 512),
 }
+SQUARES = {"cpu": (2_048, torch.float32), "cuda": (8_192, torch.bfloat16)}
+"""The yardstick of arithmetic: the side of a square product, and its precision."""
 Contestant = Callable[[int, int], float]
 """Given where to begin and how many steps to make, the seconds that they took."""
 
@@ -361,21 +363,21 @@ def tuning_course(device: torch.device) -> Contestant:
     return epoch
 
 
-def matrix_rate(shape: Shape, device: torch.device) -> float:
-    """FLOPs a second of the head's own product, the largest of the workload."""
-    precision = torch.bfloat16 if device.type == "cuda" else torch.float32
-    rows = 512 if device.type == "cpu" else 8_192  # as many as reach the head at once
-    x = torch.randn(rows, shape.width, device=device, dtype=precision)
-    w = torch.randn(shape.vocabulary, shape.width, device=device, dtype=precision)
-    out = torch.empty(rows, shape.vocabulary, device=device, dtype=precision)
-    times = []
-    for _ in range(9):
+def product(device: torch.device) -> Contestant:
+    """A large square product a step: the rate that the others' arithmetic is held against."""
+    side, precision = SQUARES[device.type]
+    x = torch.randn(side, side, device=device, dtype=precision)
+    out = torch.empty_like(x)
+
+    def steps(first: int, count: int) -> float:
         finished(device)
         began = time.perf_counter()
-        torch.mm(x, w.T, out=out)
+        for _ in range(count):
+            torch.mm(x, x, out=out)
         finished(device)
-        times.append(time.perf_counter() - began)
-    return 2 * x.numel() * shape.vocabulary / statistics.median(times)
+        return time.perf_counter() - began
+
+    return steps
 
 
 def race(contestants: dict[str, Contestant], repeats: int, steps: int) -> dict[str, Any]:
@@ -439,7 +441,8 @@ def raced(name: str, device: torch.device, repeats: int, steps: int) -> dict[str
     if name == "causal":
         makers["course"] = lambda: course(shape, device)
     contestants, first = gathered(makers, device)
-    found = race(contestants, repeats, steps)
+    found = race(contestants | {"product": product(device)}, repeats, steps)
+    rate = 2 * SQUARES[device.type][0] ** 3 / found.pop("product")["seconds"]
     for peer, row in found.items():
         row |= first[peer]
         row["a_second"] = shape.batch * shape.length / row["seconds"]
@@ -449,7 +452,7 @@ def raced(name: str, device: torch.device, repeats: int, steps: int) -> dict[str
     heads = made.objective.heads(made.model, shape.vocabulary)
     scored = 0.15 if kind == "masked" else 1.0
     flops = ledger.flops_a_token(made.model, heads, shape.length, scored, kind == "causal")
-    rate, ours = matrix_rate(shape, device), found["headswap"]
+    ours = found["headswap"]
     ours["teraflops"] = flops * ours["a_second"] / 1e12
     ours["share_of_matrix_rate"] = flops * ours["a_second"] / rate
     print(f"{ours['teraflops']:.2f} TFLOP/s, {ours['share_of_matrix_rate']:.2f} of the matrix rate")
