@@ -731,8 +731,12 @@ def speed() -> str:
         lines += ["", f"### {names[device]}", ""]
         lines += ["| workload | with | tokens/s | Headswap is faster by | peak memory |"]
         lines += ["|---|---|---|---|---|"]
+        shares = []
         for workload, rows in workloads.items():
             ours = rows["headswap"]["seconds"]
+            if "share_of_matrix_rate" in rows["headswap"]:
+                share = rows["headswap"]["share_of_matrix_rate"]
+                shares.append(f"{share:.0%} ({WORKLOADS[workload]})")
             for peer, row in rows.items():
                 memory = f"{row['peak_gib']:.2f} GiB" if "peak_gib" in row else ""
                 unit = " texts/s" if workload == "tuning" else ""
@@ -740,6 +744,9 @@ def speed() -> str:
                     f"| {WORKLOADS[workload]} | {peer} | {row['a_second']:,.0f}{unit} | "
                     f"{row['seconds'] / ours:.2f}× | {memory} |"
                 )
+        if shares:
+            lines += ["", "Of the rate of a large square product, timed in the same turns, "]
+            lines[-1] += f"Headswap's arithmetic reaches {' and '.join(shares)}."
     return "\n".join(lines[1:])
 
 

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from headswap.nn import kernels
 
 CHUNK_ROWS = {"cpu": 512, "cuda": 8192}
+CACHED_ROWS = 32
 ALIGNED_TOKENS, ALIGNED_WIDTH = 64, 8
 
 
@@ -78,53 +79,74 @@ def _plain(
     low: torch.dtype,
 ) -> Found:
     """In torch's own operations, for any device and precision."""
-    rows = CHUNK_ROWS.get(x_ND.device.type, 512)
+    device, tokens = x_ND.device.type, len(weight_VD)
+    rows = CHUNK_ROWS.get(device, 512)
     weight = weight_VD.to(low)
-    bias = None if bias_V is None else bias_V.to(low)
     learns = any(learning[:3])
     grad_x = torch.empty_like(x_ND) if learns else None
     grad_w = torch.zeros_like(weight_VD) if learning[1] else None
     grad_b = torch.zeros_like(bias_V) if learning[2] else None  # type: ignore[arg-type]
     each_N = torch.empty(len(x_ND), device=x_ND.device, dtype=torch.float32)
-    # One buffer for all chunks: new memory of this size costs more than its use.
+    # One buffer for all chunks, as new memory of this size costs more than its use. Its rows
+    # begin at aligned addresses: with 50,001 tokens the products are up to twice as fast.
     room = min(rows, len(x_ND))
-    buffer = x_ND.new_empty((room, len(weight)), dtype=low)
+    buffer = x_ND.new_empty((room, _aligned(tokens, ALIGNED_TOKENS)), dtype=low)[:, :tokens]
     for start in range(0, len(x_ND), rows):
         part = slice(start, start + rows)
-        x, target = x_ND[part].to(low), targets_N[part, None]
-        low_logits = buffer[: len(x)]
-        if bias is None:
-            torch.mm(x, weight.T, out=low_logits)
-        else:
-            torch.addmm(bias, x, weight.T, out=low_logits)
-        logits = low_logits.float()
-        hit, mean = logits.gather(1, target)[:, 0], logits.mean(-1) if smoothing else None
-        top = logits.amax(-1)
-        # From here on the logits' own memory holds what is made of them.
-        chances = logits.sub_(top[:, None]).exp_()
-        total = chances.sum(-1)
-        normal = total.log() + top
-        loss = normal - hit
-        if mean is not None:
-            loss = (1 - smoothing) * loss + smoothing * (normal - mean)
-        each_N[part] = loss
-        if not learns:
-            continue
-        weigh = weights_N[part].to(chances.dtype)
+        x = x_ND[part].to(low)
+        logits = buffer[: len(x)]
+        torch.mm(x, weight.T, out=logits)
+        # All passes over a few rows follow each other: a CPU's cache still holds them.
+        few = CACHED_ROWS if device == "cpu" else rows
+        targets, weights, losses = targets_N[part], weights_N[part], each_N[part]
+        for first in range(0, len(x), few):
+            some = slice(first, first + few)
+            _softmax_gradient(
+                logits[some], bias_V, targets[some], weights[some], losses[some], smoothing, learns
+            )
+            if grad_b is not None:
+                grad_b += logits[some].sum(0, dtype=torch.float32)
+        if grad_x is not None:
+            grad_x[part] = logits @ weight
+        if grad_w is not None and grad_w.dtype == low:
+            grad_w.addmm_(logits.T, x)
+        elif grad_w is not None:
+            grad_w += logits.T @ x
+    return each_N, grad_x, grad_w, grad_b
+
+
+def _softmax_gradient(
+    low_logits_NV: Tensor,
+    bias_V: Tensor | None,
+    targets_N: Tensor,
+    weights_N: Tensor,
+    losses_N: Tensor,
+    smoothing: float,
+    learns: bool,
+) -> None:
+    """Fill in the losses; where anything learns, put the weighted gradient of each in the
+    logits' place."""
+    logits = low_logits_NV.float()
+    if bias_V is not None:
+        logits += bias_V
+    hit = logits.gather(1, targets_N[:, None])[:, 0]
+    mean = logits.mean(-1) if smoothing else None
+    top = logits.amax(-1)
+    # From here on the logits' own memory holds what is made of them.
+    chances = logits.sub_(top[:, None]).exp_()
+    total = chances.sum(-1)
+    normal = total.log() + top
+    losses_N.copy_(normal - hit)
+    if mean is not None:
+        losses_N.mul_(1 - smoothing).add_(smoothing * (normal - mean))
+    if learns:
+        weigh = weights_N.to(chances.dtype)
         grad = chances.mul_((weigh / total)[:, None])
         if smoothing:
             grad.sub_((smoothing / grad.shape[1]) * weigh[:, None])
-        grad.scatter_add_(1, target, (smoothing - 1) * weigh[:, None])
-        low_grad = grad.to(low)
-        if grad_x is not None:
-            grad_x[part] = (low_grad @ weight).to(grad_x.dtype)
-        if grad_w is not None and grad_w.dtype == low:
-            grad_w.addmm_(low_grad.T, x)
-        elif grad_w is not None:
-            grad_w += low_grad.T @ x
-        if grad_b is not None:
-            grad_b += grad.sum(0).to(grad_b.dtype)
-    return each_N, grad_x, grad_w, grad_b
+        grad.scatter_add_(1, targets_N[:, None], (smoothing - 1) * weigh[:, None])
+        if grad.dtype != low_logits_NV.dtype:
+            low_logits_NV.copy_(grad)
 
 
 def _fused(
