@@ -73,7 +73,8 @@ def _softmax_gradient(  # type: ignore[no-untyped-def]
     SMOOTH: tl.constexpr, LEARNS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """One row a program, read twice: for its normaliser (Milakov and Gimelshein 2018) and for
-    the gradient, the second time mostly from the cache."""
+    the gradient, the second time mostly from the cache. Loads are masked by ``columns``, which
+    is a multiple of 16: by ``tokens``, which need not be, each number would be read alone."""
     row = tl.program_id(0).to(tl.int64)
     logits += row * stride
     target = tl.load(targets + row)
@@ -84,7 +85,8 @@ def _softmax_gradient(  # type: ignore[no-untyped-def]
     added = 0.0
     for start in tl.range(0, columns, BLOCK, num_stages=STAGES):
         place = start + tl.arange(0, BLOCK)
-        x = tl.load(logits + place, mask=place < tokens, other=float("-inf")).to(tl.float32)
+        x = tl.load(logits + place, mask=place < columns, other=0.0).to(tl.float32)
+        x = tl.where(place < tokens, x, float("-inf"))
         higher = tl.maximum(top, tl.max(x, 0))
         total = total * tl.exp(top - higher) + tl.sum(tl.exp(x - higher), 0)
         top = higher
@@ -99,8 +101,8 @@ def _softmax_gradient(  # type: ignore[no-untyped-def]
         tl.debug_barrier()
         for start in tl.range(0, columns, BLOCK, num_stages=STAGES):
             place = start + tl.arange(0, BLOCK)
-            x = tl.load(logits + place, mask=place < tokens, other=float("-inf")).to(tl.float32)
-            grad = tl.exp(x - normal)
+            x = tl.load(logits + place, mask=place < columns, other=0.0).to(tl.float32)
+            grad = tl.where(place < tokens, tl.exp(x - normal), 0.0)
             if SMOOTH:
                 grad -= tl.where(place < tokens, smoothing / tokens, 0.0)
             grad -= tl.where(place == target, 1.0 - smoothing, 0.0)
