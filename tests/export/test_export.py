@@ -140,6 +140,10 @@ def test_what_fits_nowhere_is_refused_with_the_remedy(runs, tmp_path):
         unlike = runs(f"unlike-{name}", "classify", change)
         with pytest.raises(UsageError, match="as it is"):
             export(unlike, "hf", tmp_path / "hf")
+    with pytest.raises(UsageError, match="no use for the masked view"):
+        export(classic, "ctranslate2", tmp_path / "c", view="masked")
+    with pytest.raises(UsageError, match="goes with onnx"):
+        export(classic, "hf", tmp_path / "c", int8=True)
     with pytest.raises(UsageError, match="translates and generates"):
         export(runs("masked", "masked"), "ctranslate2", tmp_path / "c")
 

@@ -46,12 +46,15 @@ def export(
     """Write a finished run for another tool; what the check found is written beside it."""
     if out.exists():
         raise UsageError("it is already there", where=out, fix="give another --out")
+    if int8 and to == "hf":
+        raise UsageError("--int8 goes with onnx and ctranslate2")
+    if to == "ctranslate2" and view not in (None, "causal"):
+        fix = "leave out --as, or take --to onnx"
+        raise UsageError(f"CTranslate2 has no use for the {view} view", fix=fix)
     run = Run.open(path)
     trained = load(run, "cpu")
     if not isinstance(trained, Trained):
         raise UsageError("a linear model cannot be exported", where=path, fix="name a neural run")
-    if int8 and to == "hf":
-        raise UsageError("--int8 goes with onnx and ctranslate2")
     read = [*TEXTS, *texts]
     with storage.new_folder(out) as folder:
         if to == "hf":
