@@ -117,6 +117,7 @@ def checked(settings: Settings) -> tuple[Settings, Table]:
             f"the recipe {settings.recipe} makes translators, not a {settings.objective.name} run",
             fix="take another recipe",
         )
+    _check_plan(settings)
     data = dataclasses.replace(
         data,
         train=locating.absolute(data.train),
@@ -270,6 +271,27 @@ def _finish(
     run.finish()
 
 
+def _check_plan(settings: Settings) -> None:
+    """What the plan asks for and the objective cannot give."""
+    plan, objective = settings.train, settings.objective
+    gives = {"classify": ("loss", "accuracy", "macro_f1"), "translate": ("loss", "bleu")}
+    known = gives.get(objective.name, ("loss",))
+    if plan.select not in ("auto", *known):
+        raise UsageError(
+            f"a {objective.name} run has no {plan.select} to select by",
+            fix=f"set train.select to one of: {', '.join(known)}",
+        )
+    if plan.batch_tokens is not None and not isinstance(objective, Translate):
+        raise UsageError("train.batch_tokens is a translator's", fix="set train.batch")
+    masked = getattr(objective, "masked", objective)
+    if getattr(masked, "next_sentence", False) and plan.batch // plan.accumulate < 2:
+        raise UsageError(
+            "next_sentence takes wrong sentences from the same part of a batch, and one of "
+            f"{plan.batch} in {plan.accumulate} has none",
+            fix="raise train.batch or lower train.accumulate",
+        )
+
+
 def _flops(settings: Settings, vocabulary: int, tokens: int, steps: int) -> float:
     """What the training cost, from the structure; a frozen backbone is only read forwards."""
     objective, stack = settings.objective, settings.model
@@ -281,7 +303,8 @@ def _flops(settings: Settings, vocabulary: int, tokens: int, steps: int) -> floa
         objective.scored,
         objective.visibility == "causal",
     )
-    return tokens * a_token / (3 if settings.train.freeze == "backbone" else 1)
+    passes = 2 if getattr(objective, "r_drop", 0.0) else 1
+    return passes * tokens * a_token / (3 if settings.train.freeze == "backbone" else 1)
 
 
 def _tell_size(

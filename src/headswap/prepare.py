@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -154,7 +155,7 @@ class Prepared:
         self.report.say(told)
         if objective.both:
             train += [Pair(pair.target, pair.source, backwards=True) for pair in train]
-        lengths = np.array([len(pair.ids) + 1 for pair in train])
+        lengths = np.array([len(pair.ids) + 1 + objective.both for pair in train])
         loader: Loader[Pair] = BucketLoader(train, lengths, plan.batch, plan.seed)
         if plan.batch_tokens is not None:
             loader = TokenLoader(train, lengths, plan.batch_tokens, plan.seed)
@@ -227,9 +228,10 @@ class Prepared:
         """Windows to train on, and those that validate: held out, or of files of their own."""
         seed, length = self.settings.train.seed, self.settings.model.length
         if "valid" in self.paths:
-            other = Windows(self._shards(self.paths["valid"]), length, seed)
-            some = range(min(other.count, MOST_WINDOWS_HELD_OUT))
-            return self._source(main), [other.window(i) for i in some]
+            given = self._shards(self.paths["valid"])
+            some = min(Windows(given, length, seed).count, MOST_WINDOWS_HELD_OUT)
+            other = Windows(given, length, seed, held_out=some)
+            return self._source(main), [other.window(i) for i in sorted(other.valid())]
         count = self._source(main).count
         share = self.settings.data.hold_out
         wanted = count * (WINDOWS_HELD_OUT if share is None else share)
@@ -336,6 +338,7 @@ def with_labels(objective: Classify, data: DataPlan) -> Classify:
 def label_order(label: str) -> tuple[int, float, str]:
     """Numbers as numbers, before names."""
     try:
-        return (0, float(label), label)
+        number = float(label)
     except ValueError:
-        return (1, 0.0, label)
+        number = math.nan
+    return (0, number, label) if math.isfinite(number) else (1, 0.0, label)

@@ -239,7 +239,11 @@ class Trained:
         backbone = self.model.backbone
         encoder = backbone.encoder if isinstance(backbone, EncoderDecoder) else backbone
         encoded = self.tokens.encode(texts)
-        rows = [reader.rows(ids, stack, self.tokens)[0] for ids in encoded]
+        objective = self.settings.objective
+        if isinstance(objective, Translate):
+            rows = [objective.source(ids[: stack.length - 2], self.tokens) for ids in encoded]
+        else:
+            rows = [reader.rows(ids, stack, self.tokens)[0] for ids in encoded]
         found: list[np.ndarray] = [np.zeros(0)] * len(rows)
         for group in by_length([len(row) for row in rows], BATCH):
             table = torch.from_numpy(pad_rows([rows[i] for i in group], self.tokens.pad))

@@ -115,3 +115,9 @@ def test_r_drop_is_nothing_without_dropout_and_something_with_it(tokens):
             one = plain.loss(model, batch(plain, tokens, rows))["label"].total
             two = regular.loss(model, batch(regular, tokens, rows))["label"].total
         assert torch.equal(one, two) == (dropout == 0)
+
+
+@pytest.mark.parametrize("length", [STACK.length + 1, 10 * STACK.length, 200 * STACK.length])
+def test_windows_reach_from_the_first_token_to_the_last(tokens, length):
+    rows = Classify(("a", "b"), long="windows").rows(np.arange(1000, 1000 + length), STACK, tokens)
+    assert rows[0][1] == 1000 and rows[-1][-2] == 999 + length and len(rows) <= 32

@@ -119,3 +119,21 @@ def test_impossible_rates_are_refused(wrong):
         Masked(**wrong)
     with pytest.raises(UsageError):
         Hybrid(masked_share=2.0)
+
+
+def test_pairs_without_a_second_sentence_weigh_nothing(windows, tokens):
+    short = [Window(window.ids[:4]) for window in windows[:8]]
+    made = make(Masked(next_sentence=True), [*windows[:8], *short], tokens)
+    pair, separator = made.targets["pair"], tokens.special(SEP)
+    for row, length, weight in zip(
+        made.inputs.ids_BT.tolist(), pair.lengths_B, pair.weights_N, strict=True
+    ):
+        ids = row[:length]
+        assert bool(weight) == (ids[-2] != separator and ids[1] != separator)
+    assert 0 < made.counts["pair"] == float(pair.weights_N.sum()) < 16
+
+
+def test_a_hybrid_is_not_judged_by_what_has_no_turn():
+    assert [view.name for view in Hybrid(masked_share=0.5).views()] == ["causal", "masked"]
+    assert [view.name for view in Hybrid(masked_share=1.0).views()] == ["masked"]
+    assert [view.name for view in Hybrid(masked_share=0.0).views()] == ["causal"]

@@ -92,3 +92,10 @@ def test_it_needs_no_torch(runs):
     command = [sys.executable, "-c", code, *map(str, runs.values())]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_only_seeds_that_both_arms_have_make_a_difference(runs):
+    found = compare([runs["slow-0"], runs["slow-1"], runs["fast-0"]])
+    (row,) = found["differences"]
+    slow, fast = (arm["accuracy_by_seed"][0] for arm in found["arms"])
+    assert row["paired_seeds"] == [0] and row["gain"] == pytest.approx(fast - slow)

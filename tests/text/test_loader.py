@@ -17,6 +17,7 @@ from headswap.text.loader import (
     Windows,
     by_length,
     share,
+    shuffled,
 )
 
 
@@ -145,3 +146,36 @@ def test_of_a_mixture_no_window_is_read_twice_before_all_are_read(corpus, weight
         own = {key: number for key, number in known.items() if key not in both}
         turns = [counts[key] / number for key, number in own.items()]
         assert max(turns) - min(turns) <= 1
+
+
+class Numbers:
+    """A corpus whose windows are their own numbers."""
+
+    def __init__(self, count):
+        self.count, self.held_out = count, 0
+
+    def train(self, positions, key):
+        return shuffled(positions, self.count, key)
+
+    def window(self, index):
+        return index
+
+
+@pytest.mark.parametrize("corpora", [3, 12, 20])
+def test_a_mixture_of_many_corpora_keeps_their_shares_and_its_batch(corpora):
+    weights = [1 + i % 3 for i in range(corpora)]
+    ends = weights[::-1]
+    sources = [Numbers(100 + i) for i in range(corpora)]
+    loader = MixedLoader(sources, weights, ends, batch=8, seed=0, steps=400)
+    before = np.zeros(corpora, int)
+    for step in range(1, 401):
+        read = loader._read_before(step)
+        assert read.sum() == 8 * step and (read >= before).all()
+        start, end = np.array(weights) / sum(weights), np.array(ends) / sum(ends)
+        due = 8 * (start * step + (end - start) * step**2 / 800)
+        assert np.abs(read - due).max() <= 2
+        before = read
+    chosen = Counter(loader.batch(0, 0))
+    assert sum(chosen.values()) == 8
+    again = MixedLoader(sources, weights, ends, batch=8, seed=0, steps=400)
+    assert again.batch(*divmod(300, again.batches)) == loader.batch(*divmod(300, loader.batches))

@@ -13,6 +13,8 @@ from headswap.nn.model import new_model
 from headswap.objectives import Classify
 from headswap.progress import Silent
 from headswap.training import machine, optim
+from headswap.training.checkpoint import State
+from headswap.training.kept import Kept
 from headswap.training.plan import Plan, rate
 
 SMALL = [
@@ -44,7 +46,7 @@ def test_the_best_epoch_is_kept_and_patience_stops(reviews_file, tmp_path):
     changes = [*SMALL, {"train": {"epochs": 40, "lr": 0.02, "patience": 3, "keep": "best"}}]
     trained = api.train("classify", reviews_file, out=tmp_path / "r", changes=changes)
     valid = [line for line in metrics(trained) if line["split"] == "valid"]
-    best = max(valid, key=lambda line: line["accuracy"])
+    best = max(valid, key=lambda line: (line["accuracy"], -line["loss"]))
     scores = trained.run.scores()
     assert scores["training"]["best_step"] == best["step"]
     assert scores["valid"]["accuracy"] == best["accuracy"]
@@ -124,6 +126,15 @@ def test_schedules():
         {"lr": math.nan},
         {"warmup": 2.0},
         {"batch": 2, "accumulate": 3},
+        {"clip": -1.0},
+        {"weight_decay": -5.0},
+        {"freeze_layers": -1},
+        {"evaluate_every": 0},
+        {"betas": (0.9,)},
+        {"betas": (0.9, 1.0)},
+        {"layer_decay": 0.0},
+        {"schedule": "inverse_sqrt", "warmup": 0.0},
+        {"schedule": "wsd", "warmup": 0.5, "decay": 0.6},
     ],
 )
 def test_impossible_plans(wrong):
@@ -197,3 +208,38 @@ def test_a_cpu_without_fast_bf16_gets_fp32_and_a_line(monkeypatch):
     monkeypatch.setattr(machine, "_fast_bf16", lambda: False)
     kind, note = machine.pick_precision(Plan(precision="bf16"), torch.device("cpu"))
     assert kind == torch.float32 and "no fast bf16" in note
+
+
+def test_of_equally_accurate_evaluations_the_lower_loss_is_kept():
+    model = causal_model(STACKS["classic"], 40)
+    kept, state = Kept(model, Plan(steps=9, keep="best"), every=1, total=9), State()
+    for step, (accuracy, loss) in enumerate([(0.9, 0.7), (0.9, 0.5), (0.9, 0.6), (0.8, 0.1)]):
+        state.step = step
+        kept.remember(state, accuracy, False, loss)
+    assert (state.best_step, state.best_value, state.best_loss) == (1, 0.9, 0.5)
+    assert state.stale == 2
+
+
+def test_what_an_objective_cannot_give_is_refused_before_the_data_is_read(corpus_file, tmp_path):
+    for change, said in (
+        ({"train": {"steps": 1, "select": "accuracy"}}, "no accuracy to select by"),
+        ({"train": {"steps": 1, "batch_tokens": 100}}, "a translator's"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            api.train("causal", corpus_file, out=tmp_path / "no", changes=[*SMALL, change])
+    alone = [{"train": {"steps": 1, "batch": 4, "accumulate": 4}}, "masked.next_sentence=true"]
+    with pytest.raises(UsageError, match="same part of a batch"):
+        api.train("masked", corpus_file, out=tmp_path / "no", changes=[*SMALL, *alone])
+    assert not (tmp_path / "no").exists()
+
+
+def test_an_average_that_looks_back_too_far_is_told(corpus_file, tmp_path):
+    class Loud(Silent):
+        def warn(self, text):
+            said.append(text)
+
+    said = []
+    plan = {"train": {"steps": 2, "ema": 0.999}}
+    out = tmp_path / "r"
+    api.train("causal", corpus_file, out=out, changes=[*SMALL, plan], report=Loud())
+    assert any("near the first weights" in line for line in said)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -11,6 +12,7 @@ from headswap import config, storage
 from headswap import run as runs
 from headswap.errors import StorageError, UsageError
 from headswap.text.corpus import Cleaning, Reading
+from headswap.training.plan import BUDGETS
 from headswap.wording import counted
 
 DESIGN, PROVENANCE, PLAN, CHECK, EXAMPLES = (
@@ -29,6 +31,16 @@ SETTLED = {  # and by which option
     "train.seed": "--seeds",
     "train.device": "--device",
     "train.threads": "--workers",
+    "train.keep": "",
+    "train.steps": "train.epochs",
+    "train.tokens": "train.epochs",
+    "train.minutes": "--minutes",
+}
+BASES_SETTLED = {
+    "data.clean": "--clean",
+    "data.documents": "--documents",
+    "train.device": "--device",
+    **{f"train.{name}": "--pretraining-minutes" for name in BUDGETS},
 }
 ROLES = ("table", "valid", "test", "text", "via")
 
@@ -95,19 +107,25 @@ class Design:
                     f"{counted(size, 'label')} cannot be learnt from", fix="give 2 or more"
                 )
         for change in self.changes:
-            name = change.partition("=")[0].strip()
-            if name.startswith("data.") or name in SETTLED:
-                option = SETTLED.get(name)
-                raise UsageError(
-                    f"an experiment settles {name} itself",
-                    fix=f"use {option}" if option else "see the options of headswap transfer",
-                )
+            _refuse_settled(change, SETTLED)
+        for change in self.base_changes:
+            _refuse_settled(change, BASES_SETTLED)
         if len(set(self.objectives)) < len(self.objectives):
             raise UsageError("an objective is named twice")
 
     @property
     def reading(self) -> Reading:
         return Reading(self.documents, self.text_column, self.label_column, self.clean)
+
+
+def _refuse_settled(change: str, settled: Mapping[str, str]) -> None:
+    name = change.partition("=")[0].strip()
+    if name.startswith("data.") or name in settled:
+        option = settled.get(name)
+        raise UsageError(
+            f"an experiment settles {name} itself",
+            fix=f"use {option}" if option else "see the options of headswap transfer",
+        )
 
 
 @dataclass(frozen=True)

@@ -80,12 +80,13 @@ def clear(row: Table) -> bool:
 def worth_sentence(found: Table) -> str:
     """The most telling of the sizes: what its labels do that more would be needed for."""
     rows = [row for row in found["worth"] if row["arm"] == found["winner"]]
-    inside = [row for row in rows if row["value"] is not None and row["low"] > row["labels"]]
-    beyond = [row for row in rows if row["value"] is None and row["labels"] < row["most"]]
+    sure = [row for row in rows if row["low"] is None or row["low"] > row["labels"]]
+    beyond = [row for row in sure if row["value"] is None and row["labels"] < row["most"]]
     if beyond:
         row = min(beyond, key=lambda row: row["labels"])
-        sure = "" if row["low"] is None else f" (at least {row['low']:,.0f}, 95% over texts)"
-        return f"{row['labels']:,} labels with it do more than {row['most']:,} without{sure}"
+        least = "" if row["low"] is None else f" (at least {row['low']:,.0f}, 95% over texts)"
+        return f"{row['labels']:,} labels with it do more than {row['most']:,} without{least}"
+    inside = [row for row in sure if row["value"] is not None]
     if inside:
         row = max(inside, key=lambda row: row["value"] / row["labels"])
         return (

@@ -9,6 +9,7 @@ from typing import ClassVar
 import numpy as np
 import torch
 
+from headswap.errors import UsageError
 from headswap.nn.model import Model
 from headswap.nn.spec import HeadSpec, Stack
 from headswap.nn.visibility import Inputs, Rule
@@ -25,6 +26,11 @@ class Causal:
     """``<s> A B C`` is read and ``A B C </s>`` is predicted."""
 
     label_smoothing: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.label_smoothing < 1:
+            given = self.label_smoothing
+            raise UsageError(f"causal.label_smoothing must be in [0, 1), not {given}")
 
     name: ClassVar[str] = "causal"
     reads: ClassVar[type] = Window

@@ -35,7 +35,8 @@ class Classify:
     ``sees`` and ``pool`` say how a text is read; a base decides them unless they are given: a
     causal base is read causally at its last token, any other in full at its mean. ``long``
     says what happens to texts that do not fit: the ``head`` is kept, or ``head+tail``, or all
-    of it in overlapping ``windows`` whose scores are averaged.
+    of it in overlapping ``windows`` whose scores are averaged (of very long texts 32, spread
+    evenly).
 
     ``token_dropout`` hides a share of the tokens in training; ``r_drop`` weighs the distance
     between two passes with different dropout (Liang et al. 2021).
@@ -88,8 +89,11 @@ class Classify:
         parts = [fitted(ids, room, self.long)]
         if len(ids) > room and self.long == "windows":
             stride = max(1, room // 2)
-            starts = range(0, len(ids) - room + stride, stride)[:MOST_WINDOWS]
-            parts = [ids[min(start, len(ids) - room) :][:room] for start in starts]
+            count = min(MOST_WINDOWS, -(-(len(ids) - room) // stride) + 1)
+            starts = np.minimum(np.arange(count) * stride, len(ids) - room)
+            if count == MOST_WINDOWS:  # a very long text: as many, evenly spread
+                starts = np.linspace(0, len(ids) - room, count).astype(int)
+            parts = [ids[start:][:room] for start in starts]
         return [np.concatenate([[tokens.bos], part, ending]).astype(np.int64) for part in parts]
 
     def room(self, stack: Stack) -> int:

@@ -60,7 +60,12 @@ class Hybrid:
         return turn.loss(model, batch)
 
     def views(self) -> Sequence[Objective]:
-        return [Causal(), self.masked]
+        """Both, but for one that has no turn in training."""
+        views: list[tuple[float, Objective]] = [
+            (1 - self.masked_share, Causal()),
+            (self.masked_share, self.masked),
+        ]
+        return [view for share, view in views if share]
 
     def _masked_turn(self, context: Context) -> bool:
         if self.order == "causal first":

@@ -143,7 +143,7 @@ class Masked:
         ]
         halves = [_split(span, tokens, context.noise) for span in spans]
         false = context.noise.random(len(halves)) < 0.5
-        rows = []
+        rows, whole = [], []
         for index, (first, second) in enumerate(halves):
             if false[index] and len(halves) > 1:
                 other = index + 1 + int(context.noise.integers(0, len(halves) - 1))
@@ -153,12 +153,13 @@ class Masked:
             separator = [tokens.special(SEP)]
             row = np.concatenate([[tokens.bos], first, separator, second, [tokens.eos]])
             rows.append(row.astype(np.int64))
+            whole.append(float(len(first) > 0 and len(second) > 0))
         table = pad_rows(rows, tokens.pad, context.width(max(map(len, rows))))
         lengths_B = torch.tensor([len(row) for row in rows])
         visibility = Visibility.of_lengths("full", lengths_B, table.shape[1])
         made = self._hide(table, visibility, None, context)
         answers = torch.from_numpy((~false).astype(np.int64))
-        weights = torch.tensor([float(len(second) > 0) for _, second in halves])
+        weights = torch.tensor(whole)
         pair = Targets(answers, weights, lengths_B=lengths_B)
         return Batch(
             made.inputs,

@@ -154,19 +154,24 @@ def _summary(arm: Arm) -> Table:
 
 
 def _difference(one: Arm, two: Arm) -> Table:
-    """Two minus one: over the seeds that both have, and over the texts."""
+    """Two minus one: of the seeds that both have, where they share any."""
     ours = {run.seed: run for run in one.runs}
     theirs = {run.seed: run for run in two.runs}
     shared = sorted(ours.keys() & theirs.keys())
     gains = [float(theirs[s].said.right_N.mean() - ours[s].said.right_N.mean()) for s in shared]
     over_seeds = stats.over_seeds(gains)
+    one_SN, two_SN = one.right_SN, two.right_SN
+    if shared:
+        one_SN, two_SN = (
+            np.stack([runs[seed].said.right_N for seed in shared]) for runs in (ours, theirs)
+        )
     return {
         "from": one.name,
         "to": two.name,
-        "gain": float(two.right_SN.mean() - one.right_SN.mean()),
+        "gain": float(two_SN.mean() - one_SN.mean()),
         "paired_seeds": shared,
         "over_seeds": None if over_seeds is None else asdict(over_seeds),
-        "over_texts": asdict(stats.over_texts(one.right_SN, two.right_SN)),
+        "over_texts": asdict(stats.over_texts(one_SN, two_SN)),
     }
 
 

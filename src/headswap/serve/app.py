@@ -92,8 +92,9 @@ class Server:
 
         said = await self._each((name, "classify"), work, texts)
         if flag(body, "words"):
-            for text, one in zip(texts, said, strict=True):
-                one["words"] = await self._alone(partial(words, model, text))
+            async with asyncio.timeout(self.limits.seconds):
+                for text, one in zip(texts, said, strict=True):
+                    one["words"] = await self._alone(partial(words, model, text))
         return JSONResponse({"predictions": said})
 
     async def attention(self, request: Request) -> Response:

@@ -174,7 +174,7 @@ def _duplicates(splits: dict[str, Split]) -> Iterator[Finding]:
 def _labels(splits: dict[str, Split]) -> Iterator[Finding]:
     by_text: dict[int, set[str]] = defaultdict(set)
     for role, split in splits.items():
-        if role == "text":
+        if role in ("text", "via"):  # the labels of related texts are their own
             continue
         counts = Counter(label for label in split.labels if label is not None)
         if missing := sum(label is None for label in split.labels):

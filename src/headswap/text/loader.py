@@ -181,8 +181,9 @@ class WindowLoader:
 class MixedLoader:
     """Windows of several corpora in a mixture that may move over ``steps``.
 
-    How many windows of a corpus were read before a step is a closed formula, so this order
-    too is a function of the step alone. A corpus that is read through begins anew.
+    Every step gives its places to the corpora that are owed most, so each is never more than a
+    window or so away from its share, and this order too is a function of the step alone. A corpus
+    that is read through begins anew.
     """
 
     def __init__(
@@ -197,17 +198,15 @@ class MixedLoader:
         self._sources, self._size, self._seed = sources, batch, seed
         self._start = np.array(weights) / sum(weights)
         self._slope = (np.array(weights_end) / sum(weights_end) - self._start) / max(steps, 1)
-        least = np.minimum(self._start, np.array(weights_end) / sum(weights_end))
-        self._rest = int(least.argmax())
+        self._reached = (0, np.zeros(len(weights), np.int64))
         self.batches = -(-sum(s.count - s.held_out for s in sources) // batch)
 
     def batch(self, epoch: int, index: int) -> list[Window]:
         step = epoch * self.batches + index
         begin, end = self._read_before(step), self._read_before(step + 1)
-        counts = np.maximum(end - begin, 0)
         chosen: list[Window] = []
         for number, source in enumerate(self._sources):
-            places = begin[number] + np.arange(counts[number])
+            places = np.arange(begin[number], end[number])
             turns, within = np.divmod(places, source.count - source.held_out)
             for turn in np.unique(turns):
                 key = derive(self._seed, "order", number, int(turn))
@@ -216,12 +215,26 @@ class MixedLoader:
         return chosen
 
     def _read_before(self, step: int) -> Ids:
-        """The integral of the shares up to a step, in windows; one corpus has what the others
-        leave."""
-        shares = self._start * step + self._slope * step**2 / 2
-        read = np.floor(self._size * shares + 1e-9).astype(np.int64)
-        read[self._rest] = self._size * step - (read.sum() - read[self._rest])
+        """How many windows of each corpus; counted on from the step that was asked for last."""
+        reached, read = self._reached
+        if step < reached:
+            reached, read = 0, np.zeros_like(read)
+        for now in range(reached + 1, step + 1):
+            shares = self._start * now + self._slope * now**2 / 2
+            read = read + self._shared_out(self._size * shares - read)
+        self._reached = (step, read)
         return read
+
+    def _shared_out(self, owed: np.ndarray) -> Ids:
+        """A batch's places: the whole windows that each corpus is owed, the others by what is
+        left of it."""
+        counts = np.maximum(np.floor(owed + 1e-9), 0).astype(np.int64)
+        while over := int(counts.sum()) - self._size:
+            change = -1 if over > 0 else 1
+            able = np.flatnonzero((counts > 0) | (change > 0))
+            most_first = able[np.argsort(change * (counts - owed)[able], kind="stable")]
+            counts[most_first[: abs(over)]] += change
+        return counts
 
 
 class BucketLoader(Generic[E]):

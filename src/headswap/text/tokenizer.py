@@ -259,9 +259,9 @@ def _sample(documents: Iterable[str], budget: int) -> list[str]:
     held = 0
     for index, sentence in enumerate(_sentences(documents)):
         heapq.heappush(heap, (-derive(0, "tokenizer", index), index, sentence))
-        held += len(sentence)
+        held += len(sentence.encode())
         while held > budget:
-            held -= len(heapq.heappop(heap)[2])
+            held -= len(heapq.heappop(heap)[2].encode())
     return [sentence for _, _, sentence in sorted(heap, key=lambda item: item[1])]
 
 

@@ -45,6 +45,7 @@ class State:
     step: int = 0
     best_step: int | None = None
     best_value: float | None = None
+    best_loss: float | None = None
     stale: int = 0
     metrics_bytes: int = 0
     seconds: float = 0.0

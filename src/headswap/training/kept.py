@@ -46,12 +46,14 @@ class Kept:
         finally:
             self.average.swap()
 
-    def remember(self, state: State, value: float, lower: bool) -> None:
+    def remember(self, state: State, value: float, lower: bool, loss: float) -> None:
         """Note in the state whether an evaluation is the best so far, and keep its weights;
-        ``lower`` values are better, or higher ones."""
+        ``lower`` values are better, or higher ones. Of equal ones the lower loss is better."""
         best = state.best_value
-        if best is None or (value < best if lower else value > best):
-            state.best_step, state.best_value, state.stale = state.step, value, 0
+        better = best is None or (value < best if lower else value > best)
+        if better or (value == best and state.best_loss is not None and loss < state.best_loss):
+            state.best_step, state.best_value, state.best_loss = state.step, value, loss
+            state.stale = 0
             if self._plan.keep == "best":
                 averaged = self.average is not None and self._averaging(state.step)
                 source = self.average.tensors if averaged else self._model.tensors()  # type: ignore[union-attr]

@@ -118,6 +118,11 @@ class _Training:
         self.journal = Journal(run, plan, ranks.leads)
         self.total = plan.total_steps(data.train.batches, data.tokens_a_step)
         self.every = plan.evaluate_every or data.train.batches
+        if plan.ema is not None and self.total is not None and self.total * (1 - plan.ema) < 3:
+            report.warn(
+                f"train.ema={plan.ema:g} looks {1 / (1 - plan.ema):,.0f} steps back and the "
+                f"training has {self.total:,}: the average stays near the first weights"
+            )
         self.kept = Kept(model, plan, self.every, self.total)
         self.select = plan.select
         if self.select == "auto":
@@ -294,7 +299,7 @@ class _Training:
         if not self.data.valid:
             return
         with self.kept.averaged(self.state.step), parallel.whole_model(self.model) as model:
-            examples, part = self.data.valid, self.plan.batch // self.plan.accumulate
+            examples, part = self.data.valid, max(1, self.plan.batch // self.plan.accumulate)
             result = evaluate(
                 model, self.objective, examples, self.tokens, part, self.precision, self.ranks
             )
@@ -305,7 +310,8 @@ class _Training:
             self.arithmetic.healthy &= False
             self._check_health()
         self.journal.write({"split": "valid", **self._where(), **figures})
-        self.kept.remember(self.state, figures[self.select], self.select.startswith("loss"))
+        value, lower = figures[self.select], self.select.startswith("loss")
+        self.kept.remember(self.state, value, lower, figures["loss"])
         told = "  ".join(f"{name} {value:.4f}" for name, value in figures.items())
         self.report.say(f"step {self.state.step}  epoch {self._where()['epoch']:.4g}  {told}")
 

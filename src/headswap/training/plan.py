@@ -83,9 +83,26 @@ class Plan:
                     f"not {getattr(self, name)}"
                 )
 
-        for name in ("batch_tokens", "average_last"):
+        for name in ("batch_tokens", "average_last", "evaluate_every", "patience", "threads"):
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise UsageError(f"train.{name} must be at least 1, not {getattr(self, name)}")
+        for name in ("clip", "weight_decay", "final_lr", "save_minutes", "freeze_layers"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise UsageError(f"train.{name} must be 0 or more, not {getattr(self, name)}")
+        if not self.epsilon > 0 or not 0 < self.layer_decay <= 1:
+            raise UsageError("train.epsilon must be above 0, train.layer_decay too and at most 1")
+        if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
+            raise UsageError(f"train.betas are two numbers from 0 up to 1, not {self.betas}")
+        if self.schedule == "inverse_sqrt" and not self.warmup:
+            raise UsageError(
+                "the schedule inverse_sqrt falls from the end of its warm-up, and there is none",
+                fix="set train.warmup, to 0.05 say",
+            )
+        if self.schedule == "wsd" and self.warmup + self.decay > 1:
+            raise UsageError(
+                f"train.warmup {self.warmup:g} and train.decay {self.decay:g} are more than all of "
+                "the training"
+            )
         if self.average_last is not None and self.ema is not None:
             raise UsageError("train.average_last and train.ema exclude each other")
         if self.ema is not None and not 0 < self.ema < 1:
