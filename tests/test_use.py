@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from conftest import causal_model, corpus_text, write_jsonl
-from headswap import api, scoring
+from headswap import api, scoring, use
+from headswap.decoding.strategies import Sampling
 from headswap.errors import UsageError
 from headswap.nn.model import grow_vocabulary
 from headswap.nn.visibility import Inputs, Visibility
@@ -51,6 +52,14 @@ def test_a_hybrid_does_both(hybrid, corpus):
     assert len(hybrid.fill("<mask> book <mask>")) == 2
     figures = hybrid.evaluate([corpus])
     assert {"loss_causal", "bits_per_byte", "loss_masked"} <= figures.keys()
+
+
+def test_many_prompts_are_continued_a_few_at_a_time(causal, monkeypatch):
+    prompts = [f"the book {'was ' * (i % 3)}" for i in range(7)]
+    sampling = Sampling(temperature=0.9, seed=4)
+    together = causal.generate(prompts, 5, sampling)
+    monkeypatch.setattr(use, "BATCH", 3)
+    assert causal.generate(prompts, 5, sampling) == together
 
 
 def test_what_a_run_never_learnt_is_refused(causal, hybrid):

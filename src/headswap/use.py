@@ -14,7 +14,7 @@ from headswap import linear, predictions, scoring
 from headswap import run as runs
 from headswap.beginning import load_model
 from headswap.decoding.stepper import Stepper, prompt_ids
-from headswap.decoding.strategies import Sampling, extend
+from headswap.decoding.strategies import Extension, Sampling, extend
 from headswap.decoding.translation import Search
 from headswap.errors import UsageError
 from headswap.exported import Exported, is_exported
@@ -97,9 +97,13 @@ class Trained:
         if length < 1:
             raise UsageError(f"cannot generate {length} tokens", fix="ask for 1 or more")
         started = [prompt_ids(ids, self.tokens.bos) for ids in self.tokens.encode(prompts)]
-        stepper = Stepper(self.model, started, length, HEAD)
         end, never = self.tokens.eos, self._never()
-        added = extend(stepper, len(started), length, end, sampling, never)
+        added: list[Extension] = []
+        for first in range(0, len(started), BATCH):
+            some = started[first : first + BATCH]
+            names = range(first, first + len(some))
+            stepper = Stepper(self.model, some, length, HEAD)
+            added += extend(stepper, len(some), length, end, sampling, never, names)
         return [
             self.tokens.decode([*map(int, prompt[1:]), *new.ids])
             for prompt, new in zip(started, added, strict=True)
