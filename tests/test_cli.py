@@ -121,6 +121,19 @@ def test_the_run_folder(headswap, base):
     assert not any("time" in key for line in metrics for key in line)
 
 
+def test_results_are_not_written_over_what_they_are_made_of(headswap, base):
+    table = Path("in.jsonl")
+    table.write_text('{"text": "a book"}\n', "utf-8")
+    before = table.read_text("utf-8")
+    refused(headswap("embed", base, table, "--out", "./in.jsonl"), 2, "where the texts come from")
+    assert table.read_text("utf-8") == before
+
+
+def test_two_budgets_are_refused_wherever_they_stand(headswap, corpus_file):
+    command = ("train", "causal", corpus_file, "--out", "x", "--steps", 3)
+    refused(headswap(*command, "--set", "train.epochs=2"), 2, "two budgets")
+
+
 def test_predict_reads_files_and_lines_up_with_them(headswap, base, reviews_file):
     headswap("train", "classify", reviews_file, "--from", base, "--out", "clf", "--epochs", 1)
     Path("new.txt").write_text("superb book\n\nawful book\n")

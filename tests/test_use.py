@@ -193,3 +193,10 @@ def test_mixing_corpora(folder, corpus):
 
 def test_scores_are_json(hybrid, corpus):
     assert json.dumps(hybrid.evaluate([corpus]))
+
+
+def test_one_text_is_not_read_letter_by_letter(causal, hybrid, corpus):
+    assert causal.generate("the book", 3) == causal.generate(["the book"], 3)
+    assert len(list(hybrid.embed("the book"))) == 1
+    assert len(list(hybrid.embed_tokens("the book"))) == 1
+    assert causal.evaluate(str(corpus)) == causal.evaluate([corpus])

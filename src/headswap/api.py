@@ -18,10 +18,10 @@ from headswap.run import Run
 from headswap.settings import Settings
 from headswap.text import files, remote
 from headswap.text.corpus import Cleaning
+from headswap.text.files import Paths
 from headswap.types import Table
 from headswap.use import Loaded, Trained
 
-Paths = str | Path | Sequence[str | Path]
 Usable = Loaded | Voters
 
 
@@ -76,21 +76,21 @@ def transfer(
     text: Paths = (),
     valid: Paths = (),
     test: Paths = (),
-    bases: Sequence[str | Path] = (),
-    objectives: Sequence[str] = (),
+    bases: Paths = (),
+    objectives: str | Sequence[str] = (),
     via: Paths = (),
-    labels: Sequence[int] = (),
-    reach: Sequence[int] = (),
+    labels: int | Sequence[int] = (),
+    reach: int | Sequence[int] = (),
     seeds: int = 5,
     minutes: float = 60.0,
     pretraining_minutes: float | None = None,
     recipe: str | None = None,
-    changes: Sequence[str] = (),
-    base_changes: Sequence[str] = (),
+    changes: str | Sequence[str] = (),
+    base_changes: str | Sequence[str] = (),
     documents: Literal["auto", "blank", "line"] = "auto",
     text_column: str | None = None,
     label_column: str | None = None,
-    clean: Sequence[Cleaning] = (),
+    clean: Cleaning | Sequence[Cleaning] = (),
     probe: bool = True,
     device: str = "auto",
     workers: int | None = None,
@@ -108,19 +108,19 @@ def transfer(
         text=_names(text),
         via=_names(via),
         bases=_names(bases),
-        objectives=tuple(objectives),
-        labels=tuple(labels),
-        reach=tuple(reach),
+        objectives=_names(objectives),
+        labels=(labels,) if isinstance(labels, int) else tuple(labels),
+        reach=(reach,) if isinstance(reach, int) else tuple(reach),
         seeds=seeds,
         minutes=minutes,
         pretraining_minutes=pretraining_minutes,
         recipe=recipe,
-        changes=tuple(changes),
-        base_changes=tuple(base_changes),
+        changes=_names(changes),
+        base_changes=_names(base_changes),
         documents=documents,
         text_column=text_column,
         label_column=label_column,
-        clean=tuple(clean),
+        clean=(clean,) if isinstance(clean, str) else tuple(clean),
         probe=probe,
         device=device,
         workers=workers,

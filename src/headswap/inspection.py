@@ -22,6 +22,8 @@ def recipe_settings(
 ) -> settings.Settings:
     """The settings of a recipe; a translator's is for translating, others are causal."""
     known = name in settings.recipes()
+    if not known and Run(Path(name)).exists():
+        raise UsageError("a run, where a recipe is wanted", where=name, fix="see headswap recipes")
     if not known and Path(name).exists() and Path(name).suffix != ".toml":
         raise UsageError("neither a run folder nor a recipe", where=name)
     tables = [config.parse_assignment(c) if isinstance(c, str) else c for c in changes]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 
@@ -13,6 +12,7 @@ from headswap import predictions
 from headswap.predictions import Prediction
 from headswap.text import corpus
 from headswap.text.corpus import Cleaning, Reading
+from headswap.text.files import Paths
 from headswap.types import Table
 
 
@@ -26,11 +26,11 @@ class Labeller(ABC):
     def scored(self, texts: Sequence[str]) -> np.ndarray:
         """A score for every cleaned text and label."""
 
-    def predict(self, texts: Iterable[str]) -> Iterator[Prediction]:
+    def predict(self, texts: str | Iterable[str]) -> Iterator[Prediction]:
         """The label of each text, in order, reading only a few thousand ahead."""
         return predictions.of_texts(texts, self.labels, self.logits)
 
-    def evaluate(self, paths: Sequence[Path], reading: Reading = Reading()) -> Table:
+    def evaluate(self, paths: Paths, reading: Reading = Reading()) -> Table:
         """Accuracy and macro-F1."""
         rows, truth = corpus.labelled_as(paths, replace(reading, clean=self.clean), self.labels)
         logits = self.scored([row.text for row in rows])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from pathlib import Path
 
@@ -13,9 +13,10 @@ import torch
 from headswap import metrics, predictions, scoring
 from headswap.nn.model import Model
 from headswap.objectives import Classify, Translate
+from headswap.progress import Reporter, Silent
 from headswap.report import bleu
 from headswap.settings import Settings
-from headswap.text import corpus
+from headswap.text import corpus, files
 from headswap.text.corpus import Reading
 from headswap.text.loader import Labelled, Window
 from headswap.text.pairs import PairText, read_pairs
@@ -24,8 +25,9 @@ from headswap.training import machine
 from headswap.training.evaluate import Evaluation, evaluate
 from headswap.translating import Translator
 from headswap.types import Ids, Table
+from headswap.wording import counted
 
-PAIRS_AT_ONCE = 2_000
+PAIRS_AT_ONCE = 500
 DOCUMENTS_AT_ONCE = 128
 BATCH = 64
 
@@ -37,13 +39,14 @@ class Measured:
     model: Model
     settings: Settings
     tokens: Tokenizer
+    report: Reporter = field(default_factory=Silent)
 
-    def on(self, paths: Sequence[Path], reading: Reading = Reading()) -> Table:
+    def on(self, paths: files.Paths, reading: Reading = Reading()) -> Table:
         """Accuracy and macro-F1 of a classifier; BLEU, chrF and TER of a translator; of a
         language model its loss and bits per byte, or its choices between minimal pairs where
         the files hold such."""
         reading = replace(reading, clean=self.settings.data.clean)
-        objective = self.settings.objective
+        objective, paths = self.settings.objective, files.listed(paths)
         if isinstance(objective, Classify):
             return self._labels(objective, paths, reading)
         if isinstance(objective, Translate):
@@ -77,6 +80,7 @@ class Measured:
         ways = [(name, known[name]) for name in views if name in known]
         hits: dict[str, dict[str, list[bool]]] = {name: {} for name, _ in ways}
         pairs = chain.from_iterable(map(corpus.minimal_pairs, paths))
+        done = 0
         while some := list(islice(pairs, PAIRS_AT_ONCE)):
             encoded = self.tokens.encode([pair.good for pair in some] + [pair.bad for pair in some])
             for name, score in ways:
@@ -84,6 +88,8 @@ class Measured:
                 better = values[: len(some)] > values[len(some) :]
                 for pair, right in zip(some, better.tolist(), strict=True):
                     hits[name].setdefault(pair.group, []).append(right)
+            done += len(some)
+            self.report.update(None, counted(done, "pair"))
         figures: Table = {"pairs": sum(map(len, next(iter(hits.values())).values()))}
         for name, by_group in hits.items():
             every = list(chain.from_iterable(by_group.values()))
@@ -108,6 +114,7 @@ class Measured:
             for name, loss in result.losses.items():
                 totals[name] = totals.get(name, 0.0) + loss * result.counts[name]
                 counts[name] = counts.get(name, 0.0) + result.counts[name]
+            self.report.update(None, counted(texts, "document"))
         figures: Table = {"documents": texts, "bytes": size}
         for name, total in totals.items():
             key = "loss" if len(totals) == 1 else f"loss_{name}"

@@ -25,11 +25,18 @@ class Prediction:
     probabilities: dict[str, float]
 
 
+def several(texts: str | Iterable[str]) -> Iterable[str]:
+    """One text or several, as several: a string is never read letter by letter."""
+    return [texts] if isinstance(texts, str) else texts
+
+
 def of_texts(
-    texts: Iterable[str], labels: Sequence[str], logits: Callable[[Sequence[str]], np.ndarray]
+    texts: str | Iterable[str],
+    labels: Sequence[str],
+    logits: Callable[[Sequence[str]], np.ndarray],
 ) -> Iterator[Prediction]:
     """The label of each text, in order, reading only a few thousand ahead."""
-    waiting = iter(texts)
+    waiting = iter(several(texts))
     while some := list(islice(waiting, TEXTS_AT_ONCE)):
         for row in softmax(logits(some)):
             chances = dict(zip(labels, row.tolist(), strict=True))

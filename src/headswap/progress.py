@@ -70,7 +70,7 @@ class Plain:
         if share is None:
             self.say(f"{self._title}  {facts}")
             return
-        left = ""
+        left, share = "", min(share, 1.0)
         if share > 0:
             left = f"  {duration((now - self._started) / share * (1 - share))} left"
         self.say(f"{self._title} {share:4.0%}  {facts}{left}")

@@ -28,6 +28,7 @@ from headswap import config, storage
 from headswap.errors import DataError, StorageError, UsageError
 from headswap.types import Table
 from headswap.version import __version__
+from headswap.wording import quoted
 
 CONFIG, PROVENANCE, METRICS, TIMING = (
     "config.toml",
@@ -115,14 +116,16 @@ class Run:
         """Refuse a run that is not finished or whose files were damaged."""
         if not self.finished:
             raise UsageError(
-                "the run is not finished", where=self.path, fix=f"headswap resume {self.path}"
+                "the run is not finished",
+                where=self.path,
+                fix=f"headswap resume {quoted(self.path)}",
             )
         wrong = storage.problem(self.path)
         if wrong:
             raise DataError(
                 f"the run is damaged: {wrong}",
                 where=self.path,
-                fix=f"headswap resume {self.path} restores it from the last checkpoint",
+                fix=f"headswap resume {quoted(self.path)} restores it from the last checkpoint",
             )
 
     def finish(self) -> None:
@@ -168,17 +171,22 @@ class Run:
 
 
 def claim(path: Path, holds: str | None) -> None:
-    """Make a new folder; one that ``holds`` something, or anything else, is not touched."""
+    """Make a new folder."""
+    check_free(path, holds)
+    with storage.explained(path):
+        path.mkdir(parents=True, exist_ok=True)
+
+
+def check_free(path: Path, holds: str | None) -> None:
+    """Refuse a folder that ``holds`` something, or anything else: it is not touched."""
     if holds:
         raise UsageError(
             f"{holds} is already there",
             where=path,
-            fix=f"go on with it (headswap resume {path}) or give another --out",
+            fix=f"go on with it (headswap resume {quoted(path)}) or give another --out",
         )
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise UsageError("not an empty folder", where=path, fix="give another --out")
-    with storage.explained(path):
-        path.mkdir(parents=True, exist_ok=True)
 
 
 def shipped() -> list[str]:

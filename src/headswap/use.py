@@ -27,10 +27,12 @@ from headswap.nn.visibility import Inputs, Visibility
 from headswap.objectives import Causal, Classify, Masked, Translate
 from headswap.objectives.base import pad_rows
 from headswap.objectives.language import HEAD
-from headswap.predictions import Prediction
+from headswap.predictions import Prediction, several
+from headswap.progress import Reporter, Silent
 from headswap.run import Run
 from headswap.text import tokenizer
 from headswap.text.corpus import Reading
+from headswap.text.files import Paths
 from headswap.text.loader import Labelled, by_length
 from headswap.training import machine
 from headswap.training.evaluate import evaluate
@@ -70,7 +72,7 @@ class Trained:
         self.model, self.settings = load_model(run, machine.pick_device(device))
         self.tokens = tokenizer.load(run.path / runs.TOKENIZER)
 
-    def predict(self, texts: Iterable[str]) -> Iterator[Prediction]:
+    def predict(self, texts: str | Iterable[str]) -> Iterator[Prediction]:
         """The label of each text, in order, reading only a few thousand ahead."""
         return predictions.of_texts(texts, self.labels, self.logits)
 
@@ -84,19 +86,23 @@ class Trained:
         encoded = self.tokens.encode([self.cleaned(text) for text in texts])
         return self._logits([Labelled(ids, 0) for ids in encoded])
 
-    def evaluate(self, paths: Sequence[Path], reading: Reading = Reading()) -> Table:
+    def evaluate(
+        self, paths: Paths, reading: Reading = Reading(), report: Reporter | None = None
+    ) -> Table:
         """Accuracy and macro-F1 of a classifier; BLEU, chrF and TER of a translator; of a
         language model its loss and bits per byte, or its choices between minimal pairs."""
-        return Measured(self.model, self.settings, self.tokens).on(paths, reading)
+        measured = Measured(self.model, self.settings, self.tokens, report or Silent())
+        return measured.on(paths, reading)
 
     def generate(
-        self, prompts: Sequence[str], length: int = 50, sampling: Sampling = Sampling()
+        self, prompts: str | Sequence[str], length: int = 50, sampling: Sampling = Sampling()
     ) -> list[str]:
         """Each prompt with its continuation."""
         self._view(Causal, "generate", "causal or hybrid")
         if length < 1:
             raise UsageError(f"cannot generate {length} tokens", fix="ask for 1 or more")
-        started = [prompt_ids(ids, self.tokens.bos) for ids in self.tokens.encode(prompts)]
+        encoded = self.tokens.encode(list(several(prompts)))
+        started = [prompt_ids(ids, self.tokens.bos) for ids in encoded]
         end, never = self.tokens.eos, self._never()
         added: list[Extension] = []
         for first in range(0, len(started), BATCH):
@@ -157,7 +163,7 @@ class Trained:
 
     def translate(
         self,
-        texts: Iterable[str],
+        texts: str | Iterable[str],
         how: Search = Search(),
         *,
         backwards: bool = False,
@@ -174,7 +180,7 @@ class Trained:
                 where=self.run.path,
                 fix="train it with --set translate.both=true",
             )
-        for some in groups(map(self.cleaned, texts), TEXTS_AT_ONCE):
+        for some in groups(map(self.cleaned, several(texts)), TEXTS_AT_ONCE):
             yield from translator(some, how, backwards=backwards, aligned=aligned)
 
     def _translator(self) -> Translator:
@@ -187,17 +193,17 @@ class Trained:
             )
         return Translator(self.model, self.tokens, objective)
 
-    def embed(self, texts: Iterable[str], how: Pool = "mean") -> Iterator[np.ndarray]:
+    def embed(self, texts: str | Iterable[str], how: Pool = "mean") -> Iterator[np.ndarray]:
         """One vector a text, from the last layer."""
-        for some in groups(map(self.cleaned, texts), TEXTS_AT_ONCE // 4):
+        for some in groups(map(self.cleaned, several(texts)), TEXTS_AT_ONCE // 4):
             rows, hidden = self._hidden(some)
             for ids, vectors in zip(rows, hidden, strict=True):
                 length = torch.tensor([len(ids)])
                 yield pool(torch.from_numpy(vectors)[None], length, how)[0].numpy()
 
-    def embed_tokens(self, texts: Iterable[str]) -> Iterator[TokenVectors]:
+    def embed_tokens(self, texts: str | Iterable[str]) -> Iterator[TokenVectors]:
         """A vector for each piece of each text, in its context."""
-        for some in groups(map(self.cleaned, texts), TEXTS_AT_ONCE // 8):
+        for some in groups(map(self.cleaned, several(texts)), TEXTS_AT_ONCE // 8):
             rows, hidden = self._hidden(some)
             for ids, vectors in zip(rows, hidden, strict=True):
                 yield TokenVectors(self.tokens.pieces(ids.tolist()), vectors)

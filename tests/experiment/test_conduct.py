@@ -346,7 +346,8 @@ def test_what_an_experiment_settles_itself_is_refused():
 
 
 def test_bad_numbers_are_usage_errors():
-    for given in ({"seeds": 0}, {"minutes": 0.0}, {"labels": (1,)}, {"table": ()}):
+    wrong = ({"seeds": 0}, {"minutes": 0.0}, {"labels": (1,)}, {"table": ()}, {"workers": 0})
+    for given in (*wrong, {"workers": -1}):
         with pytest.raises(UsageError):
             Design(**{"table": ("x",), **given})
 

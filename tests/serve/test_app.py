@@ -100,6 +100,8 @@ def test_what_is_there(models):
     [
         ("reviews/classify", {"texts": []}, 422, "no text"),
         ("reviews/classify", {"texts": [3]}, 422, "no text"),
+        ("reviews/classify", {"texts": "x"}, 422, "not a list"),
+        ("reviews/nothing", {"texts": ["x"]}, 404, "Not Found"),
         ("reviews/classify", {"texts": [" "]}, 422, "empty"),
         ("reviews/classify", {"texts": ["x" * 101]}, 422, "characters"),
         ("reviews/classify", {"texts": ["x"] * 9}, 422, "9 texts"),

@@ -150,3 +150,32 @@ def test_a_label_that_is_not_a_number_is_missing(tmp_path):
     path.write_text('{"text": "a", "label": NaN}\n')
     with pytest.raises(DataError, match="the label is missing"):
         list(labelled(path, Reading()))
+
+
+@pytest.mark.parametrize("sign", [";", "\t", "|"])
+def test_other_separators_are_seen(tmp_path, sign):
+    path = write(tmp_path, "a.csv", f"text{sign}label\none, two{sign}x\n")
+    assert [(row.text, row.label) for row in labelled(path)] == [("one, two", "x")]
+    excel = write(tmp_path, "b.csv", f"sep={sign}\ntext{sign}label\none{sign}x\n")
+    assert [(row.text, row.label) for row in labelled(excel)] == [("one", "x")]
+
+
+def test_two_columns_of_one_name_are_refused(tmp_path):
+    path = write(tmp_path, "a.csv", "text,text,label\na,b,c\n")
+    with pytest.raises(DataError, match="two columns 'text'"):
+        list(labelled(path))
+
+
+def test_a_missing_header_is_told_in_a_line(tmp_path):
+    path = write(tmp_path, "a.csv", f"{'a long review ' * 50},bad\nshort,good\n")
+    with pytest.raises(DataError, match="row of names") as caught:
+        list(labelled(path))
+    assert len(str(caught.value)) < 300 + len(str(path))
+
+
+@pytest.mark.parametrize("name", ["a.json", "a.xlsx", "a.pdf", "a.json.gz"])
+def test_what_is_no_text_is_not_read_as_lines(tmp_path, name):
+    path = write(tmp_path, name, '[\n{"text": "a"}\n]\n')
+    for read in (lambda: list(texts(path)), lambda: list(documents([path]))):
+        with pytest.raises(UsageError, match="not read as text"):
+            read()

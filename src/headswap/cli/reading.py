@@ -29,6 +29,13 @@ def texts(text: list[str], source: Path | None, column: str | None = None) -> It
     return corpus.texts(source, corpus.Reading("line", column))
 
 
+def check_out(out: Path | None, source: Path | None) -> None:
+    """Refuse to write results over what they are made of."""
+    given = [path for path in (out, source) if path is not None and path.exists()]
+    if len(given) == 2 and given[0].samefile(given[1]):
+        raise UsageError("it is where the texts come from", where=out, fix="give another --out")
+
+
 def number_of(text: list[str], source: Path | None, column: str | None = None) -> int | None:
     """How many texts there will be; None for standard input and pipes, which are read once."""
     if text:

@@ -17,6 +17,7 @@ from headswap.cli.options import (
     LabelColumn,
     Repeated,
     TextColumn,
+    reporter,
 )
 from headswap.errors import UsageError
 from headswap.wording import counted
@@ -53,6 +54,7 @@ def predict(
     from headswap import api
     from headswap.text import output
 
+    reading.check_out(out, source)
     texts = reading.texts(text, source, text_column)
     trained = api.load(run, device=device)
     rows: Iterator[Table] = (
@@ -92,10 +94,19 @@ def evaluate(
     from headswap import api
     from headswap.text import files
     from headswap.text.corpus import Reading
+    from headswap.use import Trained
 
     trained = api.load(run, device=device)
     reading = Reading(documents, text_column, label_column)
-    figures = trained.evaluate(files.expand(data), reading)
+    if isinstance(trained, Trained):
+        report = reporter()
+        report.begin("evaluating")
+        try:
+            figures = trained.evaluate(files.expand(data), reading, report)
+        finally:
+            report.end()
+    else:
+        figures = trained.evaluate(files.expand(data), reading)
     if as_json:
         print(json.dumps(figures))
         return
@@ -216,6 +227,7 @@ def translate(
 
     if best < 1 or best > beam:
         raise UsageError(f"cannot give the best {best} of {beam}", fix="use a wider --beam")
+    reading.check_out(out, source)
     texts = reading.texts(text, source)
     how = Search(Beam(beam, penalty), Sampling(temperature, top_k, top_p, seed))
     trained = _neural(run, device, "translate")
@@ -265,6 +277,8 @@ def fill(
     trained = _neural(run, device, "fill masks")
     for text in texts:
         masks = trained.fill(text, most)
+        if len(texts) > 1 and not as_json:
+            print(text)
         if as_json:
             found = [[vars(candidate) for candidate in candidates] for candidates in masks]
             print(json.dumps({"text": text, "masks": found}, ensure_ascii=False))
@@ -303,6 +317,7 @@ def embed(
     from headswap.text import output
 
     output.check_vectors(out, tokens)
+    reading.check_out(out, source)
     texts = reading.texts([], source, text_column)
     trained = _neural(run, device, "embed texts")
     number = reading.number_of([], source, text_column)

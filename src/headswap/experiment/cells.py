@@ -14,6 +14,7 @@ from headswap.errors import StorageError
 from headswap.experiment.plan import Arm
 from headswap.predictions import Predictions
 from headswap.run import CONFIG, METRICS, PREDICTIONS, SCORES, TESTED, Run
+from headswap.wording import quoted
 
 SAID = tuple(f"{PREDICTIONS}/{split}.jsonl" for split in ("valid", "test"))
 RESULTS = (CONFIG, METRICS, SCORES, TESTED, *SAID)
@@ -71,6 +72,6 @@ def whole(path: Path) -> Run:
     wrong = storage.problem(path, only=RESULTS)
     if wrong:
         raise StorageError(
-            f"damaged ({wrong})", where=path, fix=f"headswap resume {path.parent.parent}"
+            f"damaged ({wrong})", where=path, fix=f"headswap resume {quoted(path.parent.parent)}"
         )
     return run

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
+from headswap import run as runs
 from headswap import settings, storage
 from headswap.errors import DataError, Interrupted, UsageError
 from headswap.experiment import bases, cluster, explain, findings, speed, splits, verdict
@@ -27,7 +28,7 @@ from headswap.text import check, files
 from headswap.text.tokenizer import TOKENS_A_WORD
 from headswap.training import machine
 from headswap.types import Table
-from headswap.wording import counted
+from headswap.wording import counted, quoted
 
 
 def start(design: Design, out: Path, report: Reporter) -> Folder:
@@ -38,8 +39,7 @@ def start(design: Design, out: Path, report: Reporter) -> Folder:
 def begin(design: Design, out: Path, report: Reporter) -> Folder:
     """Check and plan a new experiment: its folder, with everything but the runs."""
     design = _resolved(design, report)
-    if Folder(out).exists():
-        Folder.create(out, design)  # refuses, and says how to go on
+    runs.check_free(out, "an experiment" if Folder(out).exists() else None)
     rows = splits.make(design, report)
     checked = _checked(design, rows, report)
     plan = make_plan(design, rows, checked, report)
@@ -72,7 +72,9 @@ def conduct(folder: Folder, report: Reporter, on: str | None = None) -> Folder:
         else:
             _here(shop, report)
     except Interrupted as error:
-        raise Interrupted(error.what, fix=f"go on with: headswap resume {folder.path}") from error
+        raise Interrupted(
+            error.what, fix=f"go on with: headswap resume {quoted(folder.path)}"
+        ) from error
     explain.examples(folder)
     found = verdict.write(folder.path)
     _keep_best(folder, found)
@@ -185,6 +187,8 @@ def _tell(plan: Plan, report: Reporter) -> None:
 
 def _resolved(design: Design, report: Reporter) -> Design:
     """The design with absolute paths, a recipe, and bases or objectives filled in."""
+    for objective in design.objectives:
+        settings.resolve(objective, design.recipe)  # refuses what does not exist
     changed: Table = {
         role: tuple(str(path.resolve()) for path in files.expand(getattr(design, role)))
         for role in ROLES

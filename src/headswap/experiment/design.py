@@ -90,6 +90,8 @@ class Design:
             raise UsageError("no labelled table", fix="name at least one")
         if self.seeds < 1:
             raise UsageError(f"{self.seeds} seeds", fix="give --seeds 1 or more")
+        if self.workers is not None and self.workers < 1:
+            raise UsageError(f"{self.workers} workers", fix="give --workers 1 or more")
         if self.cpus < 1:
             raise UsageError(f"{self.cpus} CPUs a run", fix="give --cpus 1 or more")
         if self.gpus < 0:

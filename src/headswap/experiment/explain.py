@@ -40,7 +40,7 @@ def words(model: use.Trained | Labeller, text: str) -> list[Table]:
     pieces = text.split()
     stride = -(-len(pieces) // MOST_SPANS) if pieces else 1
     spans = [pieces[start : start + stride] for start in range(0, len(pieces), stride)]
-    if len(spans) < 2:
+    if not spans:
         return [{"text": text, "weight": 0.0}]
     without = [
         " ".join(word for j, span in enumerate(spans) if j != i for word in span)

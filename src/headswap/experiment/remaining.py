@@ -16,6 +16,7 @@ from headswap.experiment.jobs import Workshop
 from headswap.experiment.plan import Base, Job
 from headswap.progress import Reporter
 from headswap.run import Run
+from headswap.wording import quoted
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ def make(shop: Workshop, name: str, report: Reporter) -> None:
         raise UsageError(
             f"{name} begins from bases/{before}, which is not made yet",
             where=shop.folder.path,
-            fix=f"headswap resume {shop.folder.path} --run bases/{before}",
+            fix=f"headswap resume {quoted(shop.folder.path)} --run bases/{before}",
         )
     if isinstance(what, Base):
         bases.make(shop.folder, shop.design, what, shop.plan.bases, report)

@@ -14,6 +14,7 @@ from headswap.experiment.design import REPORT, Folder
 from headswap.labelling import Labeller
 from headswap.text.corpus import Cleaning
 from headswap.types import Table
+from headswap.wording import quoted
 
 SMALLEST = 1e-12
 
@@ -30,7 +31,7 @@ class Voters(Labeller):
         report = folder.path / REPORT
         if not report.exists():
             raise StorageError(
-                "the experiment is not finished", where=path, fix=f"headswap resume {path}"
+                "the experiment is not finished", where=path, fix=f"headswap resume {quoted(path)}"
             )
         try:
             found: Table = json.loads(report.read_text("utf-8"))

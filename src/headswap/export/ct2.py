@@ -158,6 +158,7 @@ def _parity(library: Any, trained: Trained, folder: Path, texts: list[str]) -> f
         found = engine.translate_batch(
             [tokens.pieces(source) for source in sources],
             beam_size=1,
+            min_decoding_length=0,
             max_decoding_length=max(limits),
             suppress_sequences=[[name] for name in (*never, _name(trained, UNK))],
         )

@@ -259,6 +259,8 @@ class Server:
     def _texts(self, body: Table, field: str, empty: bool = False) -> list[str]:
         texts = body.get(field)
         if not isinstance(texts, list) or not texts or not all(isinstance(t, str) for t in texts):
+            if isinstance(texts, str):
+                raise Refused(422, f"{field} is a string, not a list", 'send {"texts": ["…"]}')
             what = "text, prompt or texts" if field == "texts" else field
             raise Refused(422, f"no {what} to work on", 'send {"texts": ["…"]}')
         if len(texts) > self.limits.texts:

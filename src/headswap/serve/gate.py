@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -146,6 +147,11 @@ def _refuse_ours(request: Request, error: Exception) -> Response:
     return _error(422, error.what, error.fix or "")
 
 
+def _strange(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return _error(error.status_code, error.detail, "GET /openapi.json tells what there is")
+
+
 def _busy(request: Request, error: Exception) -> Response:
     answer = _error(503, "too much is waiting", "try again in a second")
     answer.headers["Retry-After"] = "1"
@@ -161,6 +167,7 @@ def _late(request: Request, error: Exception) -> Response:
 HANDLERS: dict[Any, Any] = {
     Refused: _refuse,
     HeadswapError: _refuse_ours,
+    HTTPException: _strange,
     QueueFull: _busy,
     TimeoutError: _late,
 }

@@ -6,6 +6,7 @@ import csv
 import html
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,11 +14,12 @@ from typing import Any, Literal
 
 from headswap.errors import DataError, ResourceError, UsageError, did_you_mean
 from headswap.text import files
-from headswap.wording import counted
+from headswap.wording import counted, shortened
 
 TEXT_NAMES = ("text", "review", "sentence", "content", "document", "body", "comment", "message")
 LABEL_NAMES = ("label", "labels", "class", "category", "sentiment", "target", "y")
 TABLES = (".jsonl", ".csv", ".tsv", ".parquet")
+MOST_NAMED = 8
 PREVIEW_LINES = 2_000
 PARQUET_ROWS = 256
 
@@ -73,6 +75,7 @@ def texts(path: Path, reading: Reading = Reading()) -> Iterator[str]:
         for where, row in table_rows(path):
             yield text_of(row, reading, path, where)
     else:
+        files.check_text(path)
         for _, line in files.lines(path):
             yield reading.cleaned(line)
 
@@ -103,9 +106,10 @@ def labelled(
 
 
 def labelled_as(
-    paths: Sequence[Path], reading: Reading, labels: Sequence[str]
+    paths: files.Paths, reading: Reading, labels: Sequence[str]
 ) -> tuple[list[LabelledText], list[int]]:
     """The rows of labelled files and the numbers of their labels; strange ones are refused."""
+    paths = files.listed(paths)
     numbers = {label: number for number, label in enumerate(labels)}
     rows = [row for path in paths for row in labelled(path, reading)]
     for row in rows:
@@ -176,6 +180,7 @@ def _documents_of(path: Path, reading: Reading) -> Iterator[str]:
     if files.kind(path) in TABLES:
         yield from (text for text in texts(path, reading) if text.strip())
         return
+    files.check_text(path)
     blank = by_blank_lines(path, reading)
     document: list[str] = []
     for _, line in files.lines(path):
@@ -243,14 +248,21 @@ def _table_rows(path: Path, delimiter: str) -> Iterator[tuple[str, Mapping[str, 
     if delimiter == "\t":
         reader = csv.reader(texts(), delimiter=delimiter, quoting=csv.QUOTE_NONE)
     else:
-        first = next(files.lines(path), (0, ""))[1]
-        if "," not in first and ";" in first:  # as spreadsheets write it in much of Europe
-            delimiter = ";"
-        reader = csv.reader(texts(), delimiter=delimiter, strict=True)
+        lines, first = texts(), next(files.lines(path), (0, ""))[1]
+        if first.lower().startswith("sep=") and len(first) == 5:  # Excel's own line
+            delimiter = first[-1]
+            next(lines)
+        elif "," not in first:  # semicolons are what spreadsheets write in much of Europe
+            delimiter = next((sign for sign in ";\t|" if sign in first), delimiter)
+        reader = csv.reader(lines, delimiter=delimiter, strict=True)
     try:
         header = next(reader, None)
         if header is None:
             return
+        if twice := [name for name, times in Counter(header).items() if times > 1 and name]:
+            raise DataError(
+                f"two columns {shortened(twice[0])!r}", where=path, fix="name each once"
+            )
         for cells in reader:
             if not cells:
                 continue
@@ -263,7 +275,11 @@ def _table_rows(path: Path, delimiter: str) -> Iterator[tuple[str, Mapping[str, 
                 )
             yield where, dict(zip(header, cells, strict=True))
     except csv.Error as error:
-        raise DataError(f"not a valid table ({error})", where=f"{path}, line {position}") from error
+        raise DataError(
+            f"not a valid table ({error})",
+            where=f"{path}, line {position}",
+            fix='is a quote left open before it, or one inside a cell not doubled ("")?',
+        ) from error
 
 
 def _parquet_rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -304,10 +320,12 @@ def column_of(
     for name in usual:
         if name in by_name:
             return by_name[name]
+    found = [repr(shortened(name)) for name in row]
+    some = found[:MOST_NAMED] + ["…"] * (len(found) > MOST_NAMED)
     raise DataError(
-        f"no {role} column (found: {', '.join(map(repr, row))})",
+        f"no {role} column (found: {', '.join(some)})",
         where=path,
-        fix=f"name it with --{role}-column",
+        fix=f"name it with --{role}-column, or add the row of names if it is missing",
     )
 
 

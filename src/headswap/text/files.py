@@ -17,9 +17,17 @@ from typing import IO, Any, cast
 
 from headswap.errors import DataError, HeadswapError, ResourceError, StorageError, UsageError
 
+Paths = str | Path | Sequence[str | Path]
+
 LONGEST_LINE = 64 * 2**20
 COMPRESSED = (".gz", ".xz", ".zst")
 TEXTS = (".txt", ".jsonl", ".csv", ".tsv", ".parquet")
+NOT_TEXTS = {
+    **dict.fromkeys((".xlsx", ".xls", ".ods", ".numbers"), "save it as .csv"),
+    **dict.fromkeys((".docx", ".doc", ".odt", ".rtf", ".pdf", ".epub"), "save it as .txt"),
+    **dict.fromkeys((".zip", ".tar", ".tgz", ".7z", ".rar", ".bz2"), "unpack it"),
+    ".json": "write it as .jsonl, one object a line",
+}
 ZSTD_BYTES = 1024
 BOMB_BYTES, BOMB_RATIO = 2**28, 200
 SHARDS = "shards.json"
@@ -29,6 +37,17 @@ def kind(path: Path) -> str:
     """The extension that says the format, below any compression: ``a.jsonl.gz`` is ``.jsonl``."""
     plain = path.with_suffix("") if path.suffix in COMPRESSED else path
     return plain.suffix.lower()
+
+
+def listed(paths: Paths) -> list[Path]:
+    """One path or several, as a list."""
+    return [Path(path) for path in ([paths] if isinstance(paths, str | Path) else paths)]
+
+
+def check_text(path: Path) -> None:
+    """Refuse a file whose extension says that it is no text."""
+    if remedy := NOT_TEXTS.get(kind(path)):
+        raise UsageError(f"a {kind(path)} file is not read as text", where=path, fix=remedy)
 
 
 def open_bytes(path: Path) -> IO[bytes]:

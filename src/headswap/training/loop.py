@@ -41,6 +41,7 @@ from headswap.training.plan import Plan, rate
 from headswap.training.ranks import ALONE, Ranks
 from headswap.training.signals import Stop, stop_signals
 from headswap.training.step import Step, as_compiled, records, total_counts
+from headswap.wording import quoted
 
 SAVE_SECONDS = 20.0
 SHOW_SECONDS = 0.1
@@ -175,6 +176,11 @@ class _Training:
             finally:
                 self.report.end()
         self.kept.choose(self.state.step)
+        if self.plan.keep == "best" and self.state.best_step == 0 and self.state.step:
+            self.report.warn(
+                "no evaluation was better than that of the first weights, which are kept: train "
+                "longer or with another train.lr"
+            )
         if self.ranks.leads:
             checkpoint.prune(self.folder)
 
@@ -218,7 +224,7 @@ class _Training:
                 raise self.ranks.spoken(
                     Interrupted(
                         f"stopped and saved at step {state.step}",
-                        fix=f"go on with: headswap resume {self.run.path}",
+                        fix=f"go on with: headswap resume {quoted(self.run.path)}",
                     )
                 )
             self._show()
