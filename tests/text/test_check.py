@@ -159,3 +159,11 @@ def test_findings_survive_json(tmp_path):
     _, result = found(tmp_path, train=[{"text": BAD[0], "label": "x"}])
     assert json.loads(json.dumps(result))["fatal"]
     assert any(line.startswith("STOP") for line in check.lines(result))
+
+
+def test_labels_that_differ_in_spelling_alone_are_told():
+    labels = ["pos", "neg", "POS", "1", "1.0", "0"] * 2
+    rows = [(f"text number {i} of some words", label) for i, label in enumerate(labels)]
+    found = {entry["detail"]: entry for entry in check.examine({"train": rows})["findings"]}
+    assert "'POS', 'pos'" in found and "'1', '1.0'" in found
+    assert not found["'POS', 'pos'"]["fatal"] and found["'POS', 'pos'"]["count"] == 2

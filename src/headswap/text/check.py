@@ -178,7 +178,14 @@ def _labels(splits: dict[str, Split]) -> Iterator[Finding]:
             continue
         counts = Counter(label for label in split.labels if label is not None)
         if missing := sum(label is None for label in split.labels):
-            yield Finding(f"{role}: rows without a label", missing)
+            yield Finding(f"{role}: rows without a label", missing, fatal=True)
+        alike: dict[str, list[str]] = defaultdict(list)
+        for name in counts:
+            alike[_plain(name)].append(name)
+        for spellings in (some for some in alike.values() if len(some) > 1):
+            rarer = sum(counts[name] for name in spellings) - max(counts[x] for x in spellings)
+            names = ", ".join(map(repr, sorted(spellings)))
+            yield Finding(f"{role}: one label in several spellings", rarer, names)
         if role == "train" and len(counts) < 2:
             only = next(iter(counts), "none")
             yield Finding(f"train: a single class ({only})", split.texts, fatal=True)
@@ -201,6 +208,14 @@ def _labels(splits: dict[str, Split]) -> Iterator[Finding]:
     both = sum(len(labels) > 1 for labels in by_text.values())
     if both:
         yield Finding("one text with two labels", both)
+
+
+def _plain(label: str) -> str:
+    """A label without its case, and a number without its zeros."""
+    try:
+        return repr(float(label))
+    except ValueError:
+        return label.casefold()
 
 
 def _surface(splits: dict[str, Split]) -> Iterator[Finding]:
