@@ -76,8 +76,12 @@ def _generation(trained: Trained) -> Table:
 def _parity(trained: Trained, folder: Path, plan: Plan, texts: list[str]) -> Table:
     """Load the folder as a stranger would and compare ids and scores."""
     library = transformers_library()
+    shown = library.utils.logging.is_progress_bar_enabled()
+    library.utils.logging.disable_progress_bar()
     theirs = library.AutoTokenizer.from_pretrained(str(folder))
     model = getattr(library, plan.auto).from_pretrained(str(folder), attn_implementation="eager")
+    if shown:
+        library.utils.logging.enable_progress_bar()
     model = model.float().eval()
     worst, different = 0.0, []
     objective = trained.settings.objective
@@ -103,8 +107,8 @@ def _parity(trained: Trained, folder: Path, plan: Plan, texts: list[str]) -> Tab
     if different or worst > CLOSE:
         what = f"other ids for {len(different)} of {len(texts)} texts" if different else ""
         what = what or f"scores differ by {worst:.2g}"
-        shown = f", the first: {different[0][:60]!r}" if different else ""
-        raise UsageError(f"the exported model is not the same: {what}{shown}", fix=REMEDY)
+        first = f", the first: {different[0][:60]!r}" if different else ""
+        raise UsageError(f"the exported model is not the same: {what}{first}", fix=REMEDY)
     return {
         "architecture": plan.architecture,
         "texts": len(texts),
