@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,8 @@ import pytest
 
 os.environ["OMP_NUM_THREADS"] = "1"  # tests run side by side
 os.environ["CUDA_VISIBLE_DEVICES"] = ""  # the suite promises exact bytes, and those of a CPU
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # begun in the background of a shell
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import torch
 
