@@ -24,6 +24,7 @@ from headswap.progress import Reporter
 from headswap.run import Run
 from headswap.settings import Settings
 from headswap.text import corpus, files
+from headswap.text.loader import Labelled, Pair
 from headswap.text.pairs import read_pairs
 from headswap.text.sharded import Sharded
 from headswap.text.tokenizer import Tokenizer
@@ -274,8 +275,8 @@ def _finish(
 def _check_plan(settings: Settings) -> None:
     """What the plan asks for and the objective cannot give."""
     plan, objective = settings.train, settings.objective
-    gives = {"classify": ("loss", "accuracy", "macro_f1"), "translate": ("loss", "bleu")}
-    known = gives.get(objective.name, ("loss",))
+    gives = {Labelled: ("loss", "accuracy", "macro_f1"), Pair: ("loss", "bleu")}
+    known = gives.get(objective.reads, ("loss",))
     if plan.select not in ("auto", *known):
         raise UsageError(
             f"a {objective.name} run has no {plan.select} to select by",

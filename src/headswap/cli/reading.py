@@ -16,14 +16,14 @@ T = TypeVar("T")
 
 def texts(text: list[str], source: Path | None, column: str | None = None) -> Iterator[str]:
     """What a command reads: --text, a file, or standard input."""
-    from headswap.text import corpus, files
+    from headswap.text import corpus, files, tables
 
     if text and source is not None:
         raise UsageError(
             f"texts from --text and from {source}", fix="give one of them; repeat --text for more"
         )
     if text:
-        return map(corpus.mended, text)
+        return map(tables.mended, text)
     if source is None or str(source) == STANDARD_INPUT:
         return files.standard_input()
     return corpus.texts(source, corpus.Reading("line", column))

@@ -277,12 +277,12 @@ def fill(
     trained = _neural(run, device, "fill masks")
     for text in texts:
         masks = trained.fill(text, most)
-        if len(texts) > 1 and not as_json:
-            print(text)
         if as_json:
             found = [[vars(candidate) for candidate in candidates] for candidates in masks]
             print(json.dumps({"text": text, "masks": found}, ensure_ascii=False))
             continue
+        if len(texts) > 1:
+            print(text)
         for number, candidates in enumerate(masks, 1):
             shown = "  ".join(f"{c.token} {c.probability:.3f}" for c in candidates)
             print(f"mask {number}: {shown}")

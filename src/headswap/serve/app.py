@@ -33,7 +33,7 @@ from headswap.serve import page as pages
 from headswap.serve.batching import Batcher, QueueFull
 from headswap.serve.description import openapi
 from headswap.serve.gate import HANDLERS, Guard, Refused, Watch, flag, number, read_json
-from headswap.text.corpus import mended
+from headswap.text.tables import mended
 from headswap.types import Table
 from headswap.use import Trained
 from headswap.version import __version__

@@ -149,7 +149,9 @@ def _refuse_ours(request: Request, error: Exception) -> Response:
 
 def _strange(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return _error(error.status_code, error.detail, "GET /openapi.json tells what there is")
+    answer = _error(error.status_code, error.detail, "GET /openapi.json tells what there is")
+    answer.headers.update(error.headers or {})
+    return answer
 
 
 def _busy(request: Request, error: Exception) -> Response:

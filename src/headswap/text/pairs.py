@@ -8,8 +8,9 @@ from itertools import zip_longest
 from pathlib import Path
 
 from headswap.errors import DataError, UsageError
-from headswap.text import corpus, files
+from headswap.text import files
 from headswap.text.corpus import Reading
+from headswap.text.tables import TABLES, as_text, column_of, table_rows
 from headswap.wording import counted
 
 PAIR_NAMES = ("source", "target")
@@ -41,7 +42,7 @@ def read_pairs(paths: Sequence[Path], reading: Reading = Reading()) -> Iterator[
 
 
 def _pairs_of(paths: Sequence[Path], reading: Reading) -> Iterator[PairText]:
-    tables = [files.kind(path) in corpus.TABLES for path in paths]
+    tables = [files.kind(path) in TABLES for path in paths]
     if not any(tables):
         if len(paths) != 2:
             raise UsageError(
@@ -89,7 +90,7 @@ def _pair_rows(path: Path, reading: Reading) -> Iterator[PairText]:
             one, two = (cells[place] for place in places)
             yield PairText(reading.cleaned(one), reading.cleaned(two))
         return
-    for where, row in corpus.table_rows(path):
-        found = [corpus.column_of(row, None, (name,), name, path) for name in PAIR_NAMES]
-        one, two = (corpus.as_text(row[column], where) for column in found)
+    for where, row in table_rows(path):
+        found = [column_of(row, None, (name,), name, path) for name in PAIR_NAMES]
+        one, two = (as_text(row[column], where) for column in found)
         yield PairText(reading.cleaned(one), reading.cleaned(two))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headswap.errors import DataError, StorageError
-from headswap.text import corpus, files
+from headswap.text import corpus, files, tables
 from headswap.text.corpus import Reading
 
 WHOLE = (".csv", ".tsv", ".parquet")  # a line's meaning depends on what stands before it
@@ -58,7 +58,7 @@ def documents_between(path: Path, reading: Reading, start: int, stop: int) -> It
         for place, line in lines:
             if place >= stop:
                 return
-            if row := corpus.json_row(line, f"{path}, the line at byte {place:,}"):
+            if row := tables.json_row(line, f"{path}, the line at byte {place:,}"):
                 text = corpus.text_of(row[1], reading, path, row[0])
                 if text.strip():
                     yield text

@@ -37,7 +37,7 @@ from headswap.training.evaluate import evaluate, scores
 from headswap.training.feed import Feed
 from headswap.training.journal import Journal
 from headswap.training.kept import Kept
-from headswap.training.plan import Plan, rate
+from headswap.training.plan import Plan, doubts, rate
 from headswap.training.ranks import ALONE, Ranks
 from headswap.training.signals import Stop, stop_signals
 from headswap.training.step import Step, as_compiled, records, total_counts
@@ -104,11 +104,6 @@ class _Training:
             report.warn(note)
         if model.device.type == "cuda" and not kernels.usable(model.device):
             report.warn("this GPU cannot run our kernels: a slower loss in plain torch is used")
-        if plan.average_last and plan.minutes:
-            report.warn(
-                "train.average_last needs a budget whose last evaluations can be foreseen: with "
-                "minutes nothing is averaged"
-            )
         if plan.unfreeze is None:
             optim.freeze(model, plan, 0)
         forward = parallel.spread(model, plan, ranks)
@@ -119,11 +114,8 @@ class _Training:
         self.journal = Journal(run, plan, ranks.leads)
         self.total = plan.total_steps(data.train.batches, data.tokens_a_step)
         self.every = plan.evaluate_every or data.train.batches
-        if plan.ema is not None and self.total is not None and self.total * (1 - plan.ema) < 3:
-            report.warn(
-                f"train.ema={plan.ema:g} looks {1 / (1 - plan.ema):,.0f} steps back and the "
-                f"training has {self.total:,}: the average stays near the first weights"
-            )
+        for line in doubts(plan, self.total):
+            report.warn(line)
         self.kept = Kept(model, plan, self.every, self.total)
         self.select = plan.select
         if self.select == "auto":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -89,8 +90,10 @@ class Plan:
         for name in ("clip", "weight_decay", "final_lr", "save_minutes", "freeze_layers"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise UsageError(f"train.{name} must be 0 or more, not {getattr(self, name)}")
-        if not self.epsilon > 0 or not 0 < self.layer_decay <= 1:
-            raise UsageError("train.epsilon must be above 0, train.layer_decay too and at most 1")
+        if not self.epsilon > 0:
+            raise UsageError(f"train.epsilon must be above 0, not {self.epsilon}")
+        if not 0 < self.layer_decay <= 1:
+            raise UsageError(f"train.layer_decay is above 0 and at most 1, not {self.layer_decay}")
         if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
             raise UsageError(f"train.betas are two numbers from 0 up to 1, not {self.betas}")
         if self.schedule == "inverse_sqrt" and not self.warmup:
@@ -136,6 +139,20 @@ class Plan:
         if self.tokens is not None:
             return max(1, math.ceil(self.tokens / tokens_a_step))
         raise UsageError(f"no budget: set one of {', '.join(BUDGETS)}")
+
+
+def doubts(plan: Plan, total: int | None) -> Iterator[str]:
+    """What is possible and hardly meant, of a training of ``total`` steps."""
+    if plan.average_last and plan.minutes:
+        yield (
+            "train.average_last needs a budget whose last evaluations can be foreseen: with "
+            "minutes nothing is averaged"
+        )
+    if plan.ema is not None and total is not None and total * (1 - plan.ema) < 3:
+        yield (
+            f"train.ema={plan.ema:g} looks {1 / (1 - plan.ema):,.0f} steps back and the training "
+            f"has {total:,}: the average stays near the first weights"
+        )
 
 
 def rate(plan: Plan, progress: float) -> float:
