@@ -150,7 +150,12 @@ def main() -> None:
         make = partial(pretrained, data, corpus, words=words, options=options)
         with ThreadPoolExecutor(options.jobs) as pool:
             bases = dict(zip(wanted, pool.map(make, *zip(*wanted, strict=True)), strict=True))
-        scores = fine_tuned(data, corpus, list(bases.values()), options)
+        pairs = data / "blimp/blimp.jsonl.xz"
+        english = list(bases) if corpus == "imdb" else []
+        with ThreadPoolExecutor(options.jobs) as pool:  # beside the fine-tuning
+            asked = {key: pool.submit(judged, pairs, options.device, bases[key]) for key in english}
+            scores = fine_tuned(data, corpus, list(bases.values()), options)
+            said = {key: future.result() for key, future in asked.items()}
         results[corpus] = {}
         for name, (objective, _) in OBJECTIVES.items():
             mine = [bases[name, seed] for seed in range(options.seeds)]
@@ -159,10 +164,8 @@ def main() -> None:
                 "valid_curve": curve(mine[0]),
                 "accuracy": [scores[base.name]["accuracy_by_seed"] for base in mine],
             }
-            if corpus == "imdb":
-                pairs = data / "blimp/blimp.jsonl.xz"
-                with ThreadPoolExecutor(options.jobs) as pool:
-                    row["blimp"] = list(pool.map(partial(judged, pairs, options.device), mine))
+            if said:
+                row["blimp"] = [said[name, seed] for seed in range(options.seeds)]
             results[corpus][name] = row
         others = {name: row for name, row in scores.items() if row["kind"] != "pretrained"}
         results[corpus]["beside"] = others

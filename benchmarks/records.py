@@ -129,8 +129,7 @@ def imdb(data: Path, work: Path, options: argparse.Namespace) -> Iterator[tuple[
         *pretraining(options, 512), "--set", "model.length=512",
     )  # fmt: skip
     tables = {role: data / "aclImdb" / f"{role}.jsonl.xz" for role in ("train", "test")}
-    changes = (*FINE_TUNING, "train.batch=32")
-    yield "all", experiment(work / "transfer", options, tables, [base], changes, ("html",))
+    yield "all", experiment(work / "transfer", options, tables, [base], FINE_TUNING, ("html",))
 
 
 def sst2(data: Path, work: Path, options: argparse.Namespace) -> Iterator[tuple[str, Path]]:
