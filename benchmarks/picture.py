@@ -1,9 +1,9 @@
-"""Draw the README's picture from a result file.
+"""Draw the README's pictures from result files.
 
     python benchmarks/picture.py
 
-It is docs/results/first.svg: the arms of the record on cls-books with their intervals, and the
-linear model that was given the same ratings.
+docs/results/first.svg: the arms of the record on cls-books with their intervals, and the linear
+model that was given the same ratings. docs/results/imdb.svg: the label curves of IMDb.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from headswap.report import charts
+from headswap.report import charts, page
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results"
 ARMS = {
@@ -24,7 +24,41 @@ ARMS = {
 }
 
 
+CURVES = {
+    "linear": "linear model",
+    "scratch": "Transformer from scratch",
+    "pretrained": "pretrained on reviews without labels",
+}
+
+
 def main() -> None:
+    draw("first", arms())
+    draw("imdb", label_curve())
+
+
+def draw(name: str, drawn: str) -> None:
+    drawn = drawn.replace(charts.FAINT, "#dddddd").replace(charts.INK, "#222222")
+    drawn = drawn.replace("<svg ", '<svg style="background:#fff" ', 1)
+    (RESULTS / f"{name}.svg").write_text(drawn + "\n", "utf-8")
+
+
+def label_curve() -> str:
+    rows = json.loads((RESULTS / "records.json").read_text())["imdb: all"]["arms"]
+    sizes = sorted({row["labels"] for row in rows})
+    points = [
+        {
+            "series": CURVES[row["name"]], "x": row["labels"], "y": row["accuracy"],
+            "low": row["over_texts"][0], "high": row["over_texts"][1],
+            "hint": f"{CURVES[row['name']]}, {row['labels']:,} labels: {row['accuracy']:.3f}",
+        }
+        for row in rows
+    ]  # fmt: skip
+    names = {shown: number for number, shown in enumerate(CURVES.values())}
+    labels = page.labels_axis(sizes)
+    return charts.lines(points, names, labels, page.accuracy_axis("test accuracy"))
+
+
+def arms() -> str:
     chosen = json.loads((RESULTS / "records.json").read_text())["books: all"]
     labels = max(row["labels"] for row in chosen["arms"])
     rows = {row["name"]: row for row in chosen["arms"] if row["labels"] == labels}
@@ -42,11 +76,7 @@ def main() -> None:
             }
         )  # fmt: skip
     names = {shown: number for number, shown in enumerate(ARMS.values())}
-    title = f"test accuracy with {labels:,} labels"
-    drawn = charts.intervals(points, names, title)
-    drawn = drawn.replace(charts.FAINT, "#dddddd").replace(charts.INK, "#222222")
-    drawn = drawn.replace("<svg ", '<svg style="background:#fff" ', 1)
-    (RESULTS / "first.svg").write_text(drawn + "\n", "utf-8")
+    return charts.intervals(points, names, f"test accuracy with {labels:,} labels")
 
 
 if __name__ == "__main__":

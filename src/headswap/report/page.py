@@ -87,20 +87,20 @@ def _charts(found: Table) -> Iterator[tuple[str, str]]:
     yield "gains", charts.intervals(gains, told, "difference in accuracy", zero=True)
     neural = {row["arm"]: arms[row["arm"]] for row in found["epochs"]}
     points = [point for row in found["epochs"] for point in _by_epoch(row, "valid")]
-    yield "epochs", charts.lines(points, neural, EPOCH, _accuracy_axis("validation accuracy"))
+    yield "epochs", charts.lines(points, neural, EPOCH, accuracy_axis("validation accuracy"))
     pair = [row for row in found["epochs"] if row["arm"] in (found["scratch"], found["winner"])]
     both = [p for row in pair for kind in ("valid", "train") for p in _by_epoch(row, kind)]
     told = {point["series"]: arms[point["arm"]] for point in both}
     dashed = [name for name in told if name not in arms]
-    axis = _accuracy_axis("accuracy")
+    axis = accuracy_axis("accuracy")
     yield "overfit", charts.lines(both, told, EPOCH, axis, band=False, dashed=dashed)
     trained = {name: number for name, number in arms.items() if name not in _probes(found)}
     if len(found["sizes"]) + len(found["reach"]) > 1:
         points = [{**_dot(row), "x": row["labels"]} for row in found["arms"]]
         points = [point for point in points if point["series"] in trained]
         tell_alone(points, "labels", 3)
-        axis = _accuracy_axis("test accuracy")
-        sizes = _labels_axis(found["sizes"] + found["reach"])
+        axis = accuracy_axis("test accuracy")
+        sizes = labels_axis(found["sizes"] + found["reach"])
         yield "curve", charts.lines(points, trained, sizes, axis)
     drawn = [point for row in main if row["name"] in trained for point in _bins(row)]
     yield "calibration", charts.reliability(drawn, trained)
@@ -109,7 +109,7 @@ def _charts(found: Table) -> Iterator[tuple[str, str]]:
 EPOCH = {"type": "quantitative", "axis": {"title": "epoch", "tickMinStep": 1, "format": "d"}}
 
 
-def _accuracy_axis(title: str) -> Table:
+def accuracy_axis(title: str) -> Table:
     scale = {"zero": False, "nice": True}
     return {"type": "quantitative", "scale": scale, "axis": {"title": title, "format": ".2f"}}
 
@@ -122,7 +122,7 @@ def tell_alone(points: list[Table], unit: str, digits: int) -> None:
             point["told"] = f"{point['series']}, {point['x']:,} {unit}: {point['y']:.{digits}f}"
 
 
-def _labels_axis(sizes: list[int]) -> Table:
+def labels_axis(sizes: list[int]) -> Table:
     return {
         "type": "quantitative",
         "scale": {"type": "log", "nice": False, "padding": 24},
