@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import statistics
 import time
 from pathlib import Path
 from typing import Any
@@ -17,13 +18,12 @@ import torch
 from headswap.nn import cross_entropy, kernels
 
 SHAPES = (
-    (512, 8192, 16), (1024, 2048, 8), (2048, 8192, 16), (4096, 8192, 16), (4096, 2048, 8),
-    (4096, 2048, 4), (4096, 1024, 4), (4096, 4096, 4), (8192, 2048, 8), (8192, 2048, 4),
-    (16384, 2048, 8),
+    (512, 1024), (2048, 1024), (4096, 1024), (4096, 512), (8192, 1024), (8192, 512), (8192, 256),
+    (16384, 1024),
 )  # fmt: skip
 
 
-def head(rows: int, block: int, warps: int, repeats: int = 5) -> float:
+def head(rows: int, lanes: int, repeats: int = 5) -> float:
     """Milliseconds for 32,768 positions of the course's shape, there and back."""
     count, width, tokens = 32_768, 200, 50_001
     x = torch.randn(count, width, device="cuda")
@@ -32,7 +32,7 @@ def head(rows: int, block: int, warps: int, repeats: int = 5) -> float:
     targets = torch.randint(0, tokens, (count,), device="cuda")
     weights = torch.full((count,), 1 / count, device="cuda")
     cross_entropy.CHUNK_ROWS["cuda"] = rows
-    kernels.BLOCK, kernels.WARPS = block, warps
+    kernels.LANES = lanes
 
     def once() -> None:
         cross_entropy._fused(x, weight, bias, targets, weights, 0.0, (True, True, True))
@@ -44,6 +44,29 @@ def head(rows: int, block: int, warps: int, repeats: int = 5) -> float:
         once()
     torch.cuda.synchronize()
     return 1e3 * (time.perf_counter() - began) / repeats
+
+
+def kernel(lanes: int | None, repeats: int = 7) -> float:
+    """Milliseconds for one chunk of logits; without lanes, for a copy of it: the limit."""
+    rows, tokens, columns = 8_192, 50_001, 50_048
+    source = torch.randn(rows, columns, device="cuda", dtype=torch.bfloat16)
+    logits = source.clone()
+    targets = torch.randint(0, tokens, (rows,), device="cuda")
+    weights, losses = torch.ones(rows, device="cuda"), torch.empty(rows, device="cuda")
+    kernels.LANES = lanes or kernels.LANES
+    times = []
+    for _ in range(repeats + 1):
+        logits.copy_(source)
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        if lanes:
+            kernels.softmax_gradient(logits, targets, weights, losses, tokens, 0.0, True)
+        else:
+            logits.copy_(source)
+        end.record()
+        torch.cuda.synchronize()
+        times.append(begin.elapsed_time(end))
+    return statistics.median(times[1:])
 
 
 def profiled(workload: str) -> dict[str, Any]:
@@ -71,14 +94,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--out", type=Path, required=True, help="the result file")
     options = parser.parse_args()
-    before = cross_entropy.CHUNK_ROWS["cuda"], kernels.BLOCK, kernels.WARPS
+    before = cross_entropy.CHUNK_ROWS["cuda"], kernels.LANES
+    alone = [{"lanes": lanes, "milliseconds": kernel(lanes)} for lanes in (256, 512, 1024)]
+    alone.append({"copy": True, "milliseconds": kernel(None)})
     sweep = [
-        {"rows": rows, "block": block, "warps": warps, "milliseconds": head(rows, block, warps)}
-        for rows, block, warps in SHAPES
+        {"rows": rows, "lanes": lanes, "milliseconds": head(rows, lanes)} for rows, lanes in SHAPES
     ]
-    cross_entropy.CHUNK_ROWS["cuda"], kernels.BLOCK, kernels.WARPS = before
+    cross_entropy.CHUNK_ROWS["cuda"], kernels.LANES = before
     steps = {name: profiled(name) for name in ("causal", "masked", "large")}
-    options.out.write_text(json.dumps({"head": sweep, "steps": steps}, indent=1) + "\n")
+    options.out.write_text(
+        json.dumps({"kernel": alone, "head": sweep, "steps": steps}, indent=1) + "\n"
+    )
 
 
 if __name__ == "__main__":

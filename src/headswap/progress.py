@@ -136,6 +136,7 @@ def duration(seconds: float) -> str:
 
 def size(count: float) -> str:
     """``1234567`` as ``1.23M``."""
+    count = float(f"{count:.3g}")  # 999,600 is a million, not a thousand thousands
     for limit, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if count >= limit:
             return f"{count / limit:.3g}{unit}"

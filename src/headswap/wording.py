@@ -11,6 +11,12 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else plural}"
 
 
+def gib(count: float) -> str:
+    """Bytes as ``0.84 GiB``, ``7.7 GiB`` or ``134 GiB``."""
+    value = count / 2**30
+    return f"{value:.0f} GiB" if value >= 99.5 else f"{value:.2g} GiB"
+
+
 def quoted(path: object) -> str:
     """A path as it can be pasted into a command."""
     return shlex.quote(str(path))

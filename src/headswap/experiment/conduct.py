@@ -28,7 +28,7 @@ from headswap.text import check, files
 from headswap.text.tokenizer import TOKENS_A_WORD
 from headswap.training import machine
 from headswap.types import Table
-from headswap.wording import counted, quoted
+from headswap.wording import counted, gib, quoted
 
 
 def start(design: Design, out: Path, report: Reporter) -> Folder:
@@ -161,7 +161,7 @@ def _that_fit(chosen: settings.Settings, design: Design, workers: int, report: R
     free = memory.free(place)
     most = max(1, int(memory.ROOM * free / need))
     report.say(
-        f"plan: about {need / 2**30:.2g} GiB a run of {free / 2**30:.3g} GiB"
+        f"plan: about {gib(need)} a run of {gib(free)}"
         + (f"; {most} at a time" if most < workers else "")
     )
     return min(workers, most)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ from torch import Tensor
 if TYPE_CHECKING:
     import triton.language as tl  # type: ignore[import-not-found]
 
-BLOCK, WARPS, STAGES = 2048, 4, 3
+LANES, EACH = 1024, 8
 OLDEST = (7, 0)
 
 
@@ -40,7 +41,8 @@ def softmax_gradient(
 ) -> None:
     """Fill ``losses_N`` and, where anything learns, put the weighted gradient of each loss in
     the logits' place. The first ``tokens`` columns are real; the others get no gradient."""
-    block = min(BLOCK, 1 << (logits_NP.shape[1] - 1).bit_length())
+    wanted = -(-logits_NP.shape[1] // EACH)
+    lanes = max(32, min(LANES, 1 << (wanted - 1).bit_length()))
     _compiled()[(len(logits_NP),)](
         logits_NP,
         logits_NP.stride(0),
@@ -49,12 +51,14 @@ def softmax_gradient(
         losses_N,
         tokens,
         logits_NP.shape[1],
+        tokens // (lanes * EACH) * (lanes * EACH),
         smoothing,
         SMOOTH=smoothing > 0,
         LEARNS=learns,
-        BLOCK=block,
-        STAGES=STAGES,
-        num_warps=min(WARPS, max(1, block // 512)),
+        LANES=lanes,
+        EACH=EACH,
+        LOG2E=math.log2(math.e),
+        num_warps=lanes // 32,
     )
 
 
@@ -69,41 +73,65 @@ def _compiled() -> Any:
 
 
 def _softmax_gradient(  # type: ignore[no-untyped-def]
-    logits, stride, targets, weights, losses, tokens, columns, smoothing,
-    SMOOTH: tl.constexpr, LEARNS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
+    logits, stride, targets, weights, losses, tokens, columns, whole, smoothing,
+    SMOOTH: tl.constexpr, LEARNS: tl.constexpr, LANES: tl.constexpr, EACH: tl.constexpr,
+    LOG2E: tl.constexpr,
 ):  # fmt: skip
     """One row a program, read twice: for its normaliser (Milakov and Gimelshein 2018) and for
-    the gradient, the second time mostly from the cache. Loads are masked by ``columns``, which
-    is a multiple of 16: by ``tokens``, which need not be, each number would be read alone."""
+    the gradient, the second time from the cache. Each lane reads EACH neighbours at a time and
+    keeps a highest logit and a sum of its own, so nothing is exchanged before the row's end.
+    The ``whole`` stretches need no mask; the last one is masked by ``columns``, a multiple of 16,
+    as loads masked by ``tokens`` would read each number alone. Powers are of two: a
+    multiplication and a subtraction are then one instruction.
+    """
     row = tl.program_id(0).to(tl.int64)
     logits += row * stride
     target = tl.load(targets + row)
     weight = tl.load(weights + row).to(tl.float32)
     hit = tl.load(logits + target).to(tl.float32)
-    top = float("-inf")
-    total = 0.0
-    added = 0.0
-    for start in tl.range(0, columns, BLOCK, num_stages=STAGES):
-        place = start + tl.arange(0, BLOCK)
-        x = tl.load(logits + place, mask=place < columns, other=0.0).to(tl.float32)
-        x = tl.where(place < tokens, x, float("-inf"))
-        higher = tl.maximum(top, tl.max(x, 0))
-        total = total * tl.exp(top - higher) + tl.sum(tl.exp(x - higher), 0)
+    lane = tl.arange(0, LANES)[:, None] * EACH + tl.arange(0, EACH)[None, :]
+    top = tl.full((LANES,), -1e38, tl.float32)  # not -inf, which less itself is no number
+    total = tl.zeros((LANES,), tl.float32)
+    added = tl.zeros((LANES,), tl.float32)
+    for start in tl.range(0, whole, LANES * EACH):
+        x = tl.load(logits + start + lane).to(tl.float32)
+        higher = tl.maximum(top, tl.max(x, 1))
+        part = tl.sum(tl.exp2(x * LOG2E - (higher * LOG2E)[:, None]), 1)
+        total = total * tl.exp2((top - higher) * LOG2E) + part
         top = higher
         if SMOOTH:
-            added += tl.sum(tl.where(place < tokens, x, 0.0), 0)
-    normal = top + tl.log(total)
-    loss = normal - hit
+            added += tl.sum(x, 1)
+    rest = whole + lane
+    if whole < tokens:
+        x = tl.load(logits + rest, mask=rest < columns, other=0.0).to(tl.float32)
+        if SMOOTH:
+            added += tl.sum(tl.where(rest < tokens, x, 0.0), 1)
+        x = tl.where(rest < tokens, x, float("-inf"))
+        higher = tl.maximum(top, tl.max(x, 1))
+        part = tl.sum(tl.exp2(x * LOG2E - (higher * LOG2E)[:, None]), 1)
+        total = total * tl.exp2((top - higher) * LOG2E) + part
+        top = higher
+    highest = tl.max(top, 0)
+    summed = tl.sum(total * tl.exp2((top - highest) * LOG2E), 0)
+    normal2 = highest * LOG2E + tl.log2(summed)
+    loss = normal2 / LOG2E - hit
     if SMOOTH:
-        loss = (1 - smoothing) * loss + smoothing * (normal - added / tokens)
+        mean = tl.sum(added, 0) / tokens
+        loss = (1 - smoothing) * loss + smoothing * (normal2 / LOG2E - mean)
     tl.store(losses + row, loss)
     if LEARNS:
-        tl.debug_barrier()
-        for start in tl.range(0, columns, BLOCK, num_stages=STAGES):
-            place = start + tl.arange(0, BLOCK)
-            x = tl.load(logits + place, mask=place < columns, other=0.0).to(tl.float32)
-            grad = tl.where(place < tokens, tl.exp(x - normal), 0.0)
-            if SMOOTH:
-                grad -= tl.where(place < tokens, smoothing / tokens, 0.0)
-            grad -= tl.where(place == target, 1.0 - smoothing, 0.0)
-            tl.store(logits + place, (grad * weight).to(tl.bfloat16), mask=place < columns)
+        tl.debug_barrier()  # all have read the target's logit
+        less = weight * smoothing / tokens
+        for start in tl.range(0, whole, LANES * EACH):
+            x = tl.load(logits + start + lane).to(tl.float32)
+            grad = weight * tl.exp2(x * LOG2E - normal2) - less
+            tl.store(logits + start + lane, grad.to(tl.bfloat16))
+        if whole < columns:
+            x = tl.load(logits + rest, mask=rest < columns, other=0.0).to(tl.float32)
+            x = tl.where(rest < tokens, x, float("-inf"))
+            grad = weight * tl.exp2(x * LOG2E - normal2) - less
+            grad = tl.where(rest < tokens, grad, 0.0)
+            tl.store(logits + rest, grad.to(tl.bfloat16), mask=rest < columns)
+        tl.debug_barrier()  # the target's gradient is written over
+        grad = weight * (tl.exp2(hit * LOG2E - normal2) - (1 - smoothing)) - less
+        tl.store(logits + target, grad.to(tl.bfloat16))

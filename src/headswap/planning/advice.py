@@ -22,7 +22,7 @@ from headswap.text.sharded import Sharded
 from headswap.text.tokenizer import TOKENS_A_WORD
 from headswap.training import machine
 from headswap.types import Table
-from headswap.wording import counted
+from headswap.wording import counted, gib
 
 TOKENS_A_PARAMETER = 20  # Hoffmann et al. 2022, table 3
 PASSES = 4  # so often, text is worth about as much as new text (Muennighoff et al. 2023)
@@ -92,7 +92,7 @@ def line(settings: Settings, place: torch.device, world: int = 1) -> tuple[Setti
             fix="use a smaller recipe, a shorter model.length or a smaller tokenizer.vocabulary "
             "(headswap plan tells what fits)",
         )
-    told = f"about {need.total / GIB:.2g} GiB of {free / GIB:.3g} GiB"
+    told = f"about {gib(need.total)} of {gib(free)}"
     if parts > plan.accumulate:
         told += f"; batches are cut into {parts} parts to fit"
         settings = dataclasses.replace(settings, train=dataclasses.replace(plan, accumulate=parts))
@@ -154,18 +154,18 @@ def _changes(
         measured = rates.measure(settings.model, length, place, kind)
         then = rates.step_seconds(measured, settings, vocabulary, batch)
         need = memory.needed(settings, vocabulary, kind, place.type, batch)
-        effect = f"{second / then:.2g} times as fast, {need.total / GIB:.2g} GiB"
+        effect = f"{second / then:.2g} times as fast, {gib(need.total)}"
         if then > HELPS * second:
             effect = (
                 f"would not help here, a step takes {then / second:.2g} times as long "
-                f"({need.total / GIB:.2g} GiB)"
+                f"({gib(need.total)})"
             )
         yield {"change": f"train.precision={other}", "effect": effect}
     half = max(1, batch // 2)
     if half < batch:
         need = memory.needed(settings, vocabulary, precision, place.type, half)
         change = f"train.accumulate={math.ceil(memory.sequences(settings) / half)}"
-        yield {"change": change, "effect": f"{need.total / GIB:.2g} GiB, the same arithmetic"}
+        yield {"change": change, "effect": f"{gib(need.total)}, the same arithmetic"}
     yield {
         "change": "train.compile=true",
         "effect": "not measured: it takes about a minute to begin and pays on long GPU trainings",
@@ -296,7 +296,7 @@ def _here_lines(found: Table, here: Table) -> Iterator[str]:
         return
     cut = f", in {here['parts']} parts" if here["parts"] > 1 else ""
     yield (
-        f"  fits: {here['bytes']['total'] / GIB:.2g} GiB of {free:.1f} GiB with batches of "
+        f"  fits: {gib(here['bytes']['total'])} of {free:.1f} GiB with batches of "
         f"{found['batch']} × {found['length']} tokens{cut}; the largest batch is "
         f"{here['largest_batch']:,}"
     )
