@@ -2,9 +2,12 @@ from __future__ import annotations
 
 import warnings
 
+import pytest
 import torch
 
-from headswap.nn.attention import HeadNorm
+from headswap.nn.attention import Attention, HeadNorm
+from headswap.nn.spec import Stack
+from headswap.nn.visibility import Visibility
 
 
 def test_queries_and_keys_are_normed_in_their_own_precision():
@@ -19,3 +22,22 @@ def test_queries_and_keys_are_normed_in_their_own_precision():
         half = norm(x.bfloat16())
     assert half.dtype == torch.bfloat16
     torch.testing.assert_close(half.float(), wanted, rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_zeros_at_the_end_of_heads_change_nothing(bias):
+    """What a GPU is given where heads are of an odd width: the same values and gradients."""
+    stack = Stack(width=20, heads=2, feedforward=8, bias=bias, qk_norm=False)
+    torch.manual_seed(0)
+    layer = Attention(stack, 0)
+    assert layer._unaligned and not Attention(Stack(width=32, heads=2), 0)._unaligned
+    x = torch.randn(3, 7, 20)
+    mask = Visibility("causal").kernel(7, 7, x.device)
+    found = []
+    for way in (layer.forward, layer._aligned):
+        layer.zero_grad()
+        result = way(x, mask)
+        result.square().sum().backward()
+        found.append([result.detach(), *(one.grad.clone() for one in layer.parameters())])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)

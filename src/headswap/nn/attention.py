@@ -14,6 +14,8 @@ from headswap.nn.spec import Stack
 from headswap.nn.visibility import KernelMask, Visibility
 
 Rotation = tuple[Tensor, Tensor]
+ALIGNED_HEAD = 8
+"""Of bf16 numbers: the 16 bytes that GPU kernels read at once."""
 
 
 class Cache:
@@ -103,10 +105,23 @@ class Attention(nn.Module):
         cache: Cache | None = None,
         places: Tensor | int | None = None,
     ) -> Tensor:
+        if x_BTD.is_cuda and self._unaligned and rotation is None and cache is None:
+            return self._aligned(x_BTD, mask)
         q_BHTK, k_BHSK, v_BHSK = self.project(x_BTD, rotation)
         if cache is not None:
             assert places is not None
             k_BHSK, v_BHSK = cache.append(self.layer, k_BHSK, v_BHSK, places)
+        result: Tensor = self.out(self._mixed(q_BHTK, k_BHSK, v_BHSK, mask))
+        return result
+
+    def _mixed(
+        self,
+        q_BHTK: Tensor,
+        k_BHSK: Tensor,
+        v_BHSK: Tensor,
+        mask: KernelMask,
+        scale: float | None = None,
+    ) -> Tensor:
         mixed_BHTK = F.scaled_dot_product_attention(
             q_BHTK,
             k_BHSK,
@@ -114,9 +129,30 @@ class Attention(nn.Module):
             attn_mask=mask.mask_B1TS,
             is_causal=mask.causal,
             dropout_p=self.dropout if self.training else 0.0,
+            scale=scale,
         )
-        result: Tensor = self.out(mixed_BHTK.transpose(1, 2).flatten(2))
-        return result
+        return mixed_BHTK.transpose(1, 2).flatten(2)
+
+    @property
+    def _unaligned(self) -> bool:
+        """Whether heads are of a width that GPU kernels do not take as it is."""
+        plain = isinstance(self.q_norm, nn.Identity)
+        return plain and bool(self.out.in_features // self.heads % ALIGNED_HEAD)
+
+    def _aligned(self, x_BTD: Tensor, mask: KernelMask) -> Tensor:
+        """The same with zeros at the end of every head: they come with the weights, which are
+        small, and not with copies of queries, keys and values, there and back."""
+        width = self.out.in_features // self.heads
+        room, count = -width % ALIGNED_HEAD, 3 * self.heads
+        weight = F.pad(self.qkv.weight.view(count, width, -1), (0, 0, 0, room)).flatten(0, 1)
+        bias: Tensor | None = self.qkv.bias
+        if bias is not None:
+            bias = F.pad(bias.view(count, width), (0, room)).flatten()
+        made_BTCK = F.linear(x_BTD, weight, bias).view(*x_BTD.shape[:2], count, width + room)
+        q, k, v = (part.transpose(1, 2) for part in made_BTCK.chunk(3, dim=2))
+        mixed = self._mixed(q, k, v, mask, scale=1 / math.sqrt(width))
+        out = F.pad(self.out.weight.view(-1, self.heads, width), (0, room)).flatten(1)
+        return F.linear(mixed, out, self.out.bias)
 
     def weights(
         self,
