@@ -5,8 +5,11 @@ from __future__ import annotations
 import pytest
 
 from headswap.errors import UsageError
-from headswap.experiment.jobs import Tasks, Workers
+from headswap.experiment.design import Folder
+from headswap.experiment.jobs import Tasks, Workers, Workshop, told
+from headswap.experiment.plan import Arm, Job
 from headswap.progress import Silent
+from headswap.run import METRICS
 
 
 class Told(Silent):
@@ -40,8 +43,35 @@ def test_what_is_done_makes_more_possible(tmp_path, count):
     with Workers(count, 1, report) as workers:
         workers.each("counting", Tasks(note, items, lambda item: item[1], then, later))
     assert {path.name for path in tmp_path.iterdir()} == {"1", "2", "10", "11", "100"}
-    assert report.facts == [f"{number} of 5" for number in range(1, 6)]
+    facts = [fact for fact in dict.fromkeys(report.facts) if fact != "0 of 5"]  # a slow start
+    assert facts == [f"{number} of 5" for number in range(1, 6)]
     assert report.shares == sorted(report.shares) and report.shares[-1] == 1.0
+
+
+def test_work_that_is_half_done_counts_by_half():
+    """Many long runs that end together would otherwise look like none at all."""
+    so_far = {"a": 0.5, "b": 0.25}
+    news = [(None, ["a", "b"]), ("a", ["b"]), ("b", [])]
+    report = Told()
+    tasks = Tasks(print, ["a", "b"], lambda _: 2.0, so_far=lambda item: so_far[item])
+    told(report, "training", iter(news), tasks)
+    assert report.shares == [0.375, 0.625, 1.0]
+    assert report.facts == ["0 of 2", "1 of 2", "2 of 2"]
+
+
+def test_a_run_tells_how_far_it_is(tmp_path):
+    arm = Arm("scratch", "scratch", "base")
+    job = Job(arm, 100, 0, 1e-3, 8)
+    shop = Workshop(Folder(tmp_path), None, None)
+    assert shop.so_far(job) == 0.0
+    path = shop.path(job)
+    path.mkdir(parents=True)
+    (path / METRICS).write_text(
+        '{"split": "train", "epoch": 0.5}\n{"split": "valid", "epoch": 2}\n'
+    )
+    assert shop.so_far(job) == 0.25
+    (path / METRICS).write_text('{"split": "valid", "strength": 0.1}\n')  # a linear model's
+    assert shop.so_far(job) == 0.0
 
 
 @pytest.mark.parametrize("count", [1, 2])

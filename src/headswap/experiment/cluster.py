@@ -9,12 +9,12 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from headswap.errors import Interrupted, ResourceError, StorageError
-from headswap.experiment.jobs import Tasks, interruptible, told
+from headswap.experiment.jobs import TICK_S, News, Tasks, interruptible, told
 from headswap.progress import Reporter
 from headswap.wording import counted
 
@@ -44,7 +44,7 @@ class Cluster:
         with interruptible():
             told(self._report, title, self._done(title, tasks), tasks, where)
 
-    def _done(self, title: str, tasks: Tasks[W]) -> Iterator[W]:
+    def _done(self, title: str, tasks: Tasks[W]) -> News[W]:
         ray = self._ray
         task = ray.remote(_do).options(
             num_cpus=self._cpus,
@@ -60,12 +60,14 @@ class Cluster:
         waiting = begun(tasks.items)
         try:
             while waiting:
-                ready, _ = ray.wait(list(waiting))
+                ready, _ = ray.wait(list(waiting), timeout=TICK_S)
+                if not ready:
+                    yield None, waiting.values()
                 for reference in ready:
                     ray.get(reference)
                     item = waiting.pop(reference)
                     waiting |= begun(tasks.then(item))
-                    yield item
+                    yield item, waiting.values()
         except ray.exceptions.RayTaskError as error:
             raise error.cause from error
         except KeyboardInterrupt as error:

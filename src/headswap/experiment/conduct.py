@@ -251,7 +251,7 @@ def _make_runs(shop: Workshop, workers: Workers | Cluster, report: Reporter) -> 
     first = {arm.name: plan.rates(arm)[0] for arm in plan.arms if arm.neural}
     later = [job for job in plan.final(first) if job.arm.neural and job not in set(trials)]
     ready = [*_longest_first(trials), *_longest_first(fitted)]
-    workers.each("training", Tasks(shop.make, ready, _size, then, later))
+    workers.each("training", Tasks(shop.make, ready, _size, then, later, shop.so_far))
     jobs = plan.final(rates)
     own = [job for job in jobs if shop.twin(job) is None]
     workers.each("testing", Tasks(shop.test, _longest_first(own), _size))

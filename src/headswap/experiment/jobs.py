@@ -8,7 +8,7 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -33,6 +33,7 @@ from headswap.types import Table
 
 W = TypeVar("W")
 SAVING_S = 10.0
+TICK_S = 5.0
 STOPPED = "interrupted; every run that had begun was saved"
 
 
@@ -71,6 +72,14 @@ class Workshop:
             storage.remove(out)  # a worker that was killed as it began
             pipeline.start(self.settings(job, data, valid), out, Silent(), planned=True)
         storage.remove(out / CHECKPOINTS)
+
+    def so_far(self, job: Job) -> float:
+        """The share of a run's epochs that it has noted down."""
+        try:
+            *_, last = Run(self.path(job)).metrics()
+            return float(min(1.0, last["epoch"] / job.epochs))
+        except (ValueError, KeyError, OSError):  # nothing yet; or a linear model, without epochs
+            return 0.0
 
     def twin(self, job: Job) -> Job | None:
         """The first seed's run where this one is the same: fitting a linear model has no
@@ -138,13 +147,19 @@ def _renamed(run: Run, data: Path, seed: int) -> None:
 @dataclass(frozen=True)
 class Tasks(Generic[W]):
     """Work on items, which are begun in this order. ``then`` names the ones that a finished
-    item makes possible; as many as ``later`` are foreseen, and as long as those."""
+    item makes possible; as many as ``later`` are foreseen, and as long as those. ``so_far`` is
+    the share of an unfinished one that is done."""
 
     work: Callable[[W], None]
     items: Sequence[W]
     cost: Callable[[W], float]
     then: Callable[[W], Sequence[W]] = lambda _: ()
     later: Sequence[W] = ()
+    so_far: Callable[[W], float] = lambda _: 0.0
+
+
+News = Iterator[tuple[W | None, Collection[W]]]
+"""From time to time, the item that is finished now, if any, and those that are not."""
 
 
 class Workers:
@@ -180,8 +195,7 @@ class Workers:
         with interruptible():
             told(self._report, title, self._done(tasks), tasks)
 
-    def _done(self, tasks: Tasks[W]) -> Iterator[W]:
-        """The items as they are finished."""
+    def _done(self, tasks: Tasks[W]) -> News[W]:
         work = tasks.work
         if self._pool is None:
             signals.forget()
@@ -192,7 +206,7 @@ class Workers:
                 if signals.asked():  # in the last step of a run, which could end
                     raise Interrupted(STOPPED)
                 queue.extend(tasks.then(item))
-                yield item
+                yield item, queue
             return
         try:
             pool = self._pool
@@ -202,12 +216,14 @@ class Workers:
 
             waiting: dict[Future[None], W] = {begin(item): item for item in tasks.items}
             while waiting:
-                ready, _ = wait(waiting, return_when=FIRST_COMPLETED)
+                ready, _ = wait(waiting, timeout=TICK_S, return_when=FIRST_COMPLETED)
+                if not ready:
+                    yield None, waiting.values()
                 for future in ready:
                     future.result()
                     item = waiting.pop(future)
                     waiting |= {begin(new): new for new in tasks.then(item)}
-                    yield item
+                    yield item, waiting.values()
         except BrokenProcessPool as error:
             raise ResourceError(
                 "a worker process was killed (out of memory?)", fix="resume with fewer --workers"
@@ -223,18 +239,19 @@ def _unless_stopped(work: Callable[[W], None], item: W) -> None:
     work(item)
 
 
-def told(
-    report: Reporter, title: str, finished: Iterator[W], tasks: Tasks[W], where: str = ""
-) -> None:
+def told(report: Reporter, title: str, news: News[W], tasks: Tasks[W], where: str = "") -> None:
     """One progress view of all that is being done, wherever it is done."""
     every = [*tasks.items, *tasks.later]
-    total, done = sum(map(tasks.cost, every)) or 1.0, 0.0
+    total, done, number = sum(map(tasks.cost, every)) or 1.0, 0.0, 0
     report.begin(title)
     try:
-        for number, item in enumerate(finished, 1):
-            done += tasks.cost(item)
+        for item, unfinished in news:
+            if item is not None:
+                done += tasks.cost(item)
+                number += 1
+            begun = sum(tasks.cost(one) * tasks.so_far(one) for one in unfinished)
             facts = f"{number} of {len(every)}" + (f" on {where}" if where else "")
-            report.update(done / total, facts)
+            report.update((done + begun) / total, facts)
     finally:
         report.end()
 
