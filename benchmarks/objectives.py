@@ -21,6 +21,9 @@ from common import headswap
 from english_small import write_text as write_imdb
 
 from headswap import ledger, settings
+from headswap.text import tokenizer
+from headswap.text.corpus import Reading
+from headswap.text.corpus import texts as texts_of
 
 CORPORA = {
     "french": (
@@ -71,9 +74,21 @@ def texts(data: Path, corpus: str, runs: Path) -> list[Path]:
     return [cleaned]
 
 
-def pretrained(
-    data: Path, corpus: str, name: str, seed: int, words: Path | None, options: Any
-) -> Path:
+def words_of(data: Path, corpus: str, options: Any) -> Path:
+    """The tokenizer that all bases of a corpus share, made or found done."""
+    if options.tokenizer:
+        return Path(options.tokenizer)
+    folder: Path = options.runs / f"tokenizer-{corpus}"
+    if not (model := folder / "sentencepiece.model").exists():
+        reading, plan = Reading(clean=("html",)), settings.resolve("causal", options.recipe)
+        files = texts(data, corpus, options.runs)
+        documents = (text for file in files for text in texts_of(file, reading))
+        folder.mkdir(parents=True, exist_ok=True)
+        tokenizer.train(documents, plan.tokenizer).save(folder)
+    return model
+
+
+def pretrained(data: Path, corpus: str, name: str, seed: int, words: Path, options: Any) -> Path:
     """One base, made or found done."""
     objective, changes = OBJECTIVES[name]
     out: Path = options.runs / f"{corpus}-{name.replace(' ', '-')}-{seed}"
@@ -85,7 +100,7 @@ def pretrained(
             "--recipe", options.recipe, "--tokens", tokens_of(objective, options),
             "--batch", options.batch, "--seed", seed, "--out", out,
             "--set", "data.clean=['html']", "--set", "train.evaluate_every=200",
-            *([] if words is None else ["--tokenizer", words]),
+            "--tokenizer", words,
             *(f"--set={change}" for change in changes), "--device", options.device,
         )  # fmt: skip
     return out
@@ -142,10 +157,7 @@ def main() -> None:
     found = json.loads(options.out.read_text()) if options.out.exists() else {}
     results = found.get("results", {})
     for corpus in options.corpora.split(","):
-        words = options.tokenizer
-        if words is None:
-            first = pretrained(data, corpus, "causal", 0, None, options)
-            words = first / "tokenizer" / "sentencepiece.model"
+        words = words_of(data, corpus, options)
         wanted = [(name, seed) for name in OBJECTIVES for seed in range(options.seeds)]
         make = partial(pretrained, data, corpus, words=words, options=options)
         with ThreadPoolExecutor(options.jobs) as pool:
