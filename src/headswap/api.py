@@ -159,9 +159,12 @@ def plan(
     tables = [
         config.parse_assignment(change) if isinstance(change, str) else change for change in changes
     ]
-    return settings_module.resolve(
+    made = settings_module.resolve(
         objective, recipe, [{"data": sources}, *tables], base=base_settings
     )
+    for line in settings_module.doubts(made, recipe, base_settings):
+        (report or Silent()).warn(line)
+    return made
 
 
 def _names(paths: Paths) -> tuple[str, ...]:

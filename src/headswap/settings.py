@@ -7,7 +7,7 @@ A section named after an objective holds that objective's fields, and sections i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -175,6 +175,19 @@ def resolve(
                 fix=f"set model.length to {most} or less",
             )
     return made
+
+
+def doubts(made: Settings, recipe: str | None, base: Settings | None) -> Iterator[str]:
+    """What is possible and hardly meant."""
+    if base is None and (made.train.freeze == "backbone" or made.train.freeze_layers):
+        yield "layers are frozen, and without a base they are random: give one with --from"
+    if base is not None and recipe is not None:
+        own = stack_from(_recipe_for(recipe, made.objective.name)["model"])
+        if (own.width, own.layers) != (base.model.width, base.model.layers):
+            yield (
+                f"the model keeps its base's shape ({counted(base.model.layers, 'layer')} of width "
+                f"{base.model.width}); of the recipe {recipe} only how to train is taken"
+            )
 
 
 def _check_mixer(model: Stack, objective: Objective) -> None:

@@ -197,7 +197,7 @@ def test_a_busy_server_answers_503(models):
     assert busy.headers["Retry-After"] == "1"
 
 
-def test_a_slow_client_is_closed(models, monkeypatch):
+def test_a_slow_client_is_closed(models, monkeypatch, capsys):
     import socket
 
     from headswap.serve import server
@@ -210,6 +210,7 @@ def test_a_slow_client_is_closed(models, monkeypatch):
         time.sleep(0.01)
     (listening,) = process.servers[0].sockets
     address = listening.getsockname()
+    assert capsys.readouterr().out == f"http://127.0.0.1:{address[1]}\n", "the port it was given"
     try:
         with socket.create_connection(address) as slow:
             slow.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n")

@@ -72,7 +72,6 @@ def serve(
     models = {name: load(path, device=device) for name, path in zip(names, runs, strict=True)}
     limits = app.Limits(queue=queue, batch=batch)
     process = server.make(app.build(app.Server(models, limits), token), host, port)
-    print(f"http://{host}:{port}", flush=True)
     try:
         process.run()
     except SystemExit as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from typing import Any
 
 import uvicorn
@@ -50,6 +51,16 @@ class Punctual(H11Protocol):
         self.transport.close()
 
 
+class Announced(uvicorn.Server):
+    """Tells its address when it listens, and with the port that it was given for 0."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started and self.servers:
+            port = self.servers[0].sockets[0].getsockname()[1]
+            print(f"http://{self.config.host}:{port}", flush=True)
+
+
 def make(app: Starlette, host: str, port: int) -> uvicorn.Server:
     """A server that has not begun yet. Its log names no paths, queries or texts."""
     config = uvicorn.Config(
@@ -64,4 +75,4 @@ def make(app: Starlette, host: str, port: int) -> uvicorn.Server:
         server_header=False,
         lifespan="on",
     )
-    return uvicorn.Server(config)
+    return Announced(config)
