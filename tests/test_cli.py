@@ -632,3 +632,13 @@ def test_a_bug_says_so_and_exits_with_70(headswap, monkeypatch):
     code, _, err = headswap("recipes")
     assert code == 70 and "ZeroDivisionError" in err
     assert err.strip().endswith("this is a bug in Headswap; please report the lines above")
+
+
+def test_an_interrupt_before_the_training_is_told_too(headswap, corpus_file, monkeypatch):
+    from headswap.text import tokenizer
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tokenizer, "train", interrupted)
+    refused(train(headswap, corpus_file), 130, "interrupted")

@@ -35,16 +35,16 @@ def train(
     valid: Paths = (),
     test: Paths = (),
     changes: Sequence[str | Table] = (),
-    device: str = "auto",
+    device: str | None = None,
     report: Reporter | None = None,
 ) -> Trained:
     """Train a new run and load it. ``base`` is a run, a base that comes with Headswap, or
     ``"hf:FOLDER"``, a local Hugging Face model; ``changes`` are settings such as
     ``"train.lr=1e-3"``."""
-    chosen = [{"train": {"device": device}}, *changes]
+    chosen = [*([{"train": {"device": device}}] if device else []), *changes]
     told = report or Silent()
     settings = plan(objective, data, recipe, base, valid, test, chosen, told)
-    return Trained(pipeline.start(settings, Path(out), told), device)
+    return Trained(pipeline.start(settings, Path(out), told), device or "auto")
 
 
 def resume(

@@ -126,7 +126,13 @@ def resolve(
         raise UsageError(
             f"unknown objective {objective!r}", fix=did_you_mean(objective, OBJECTIVES)
         )
-    name = recipe or (base.recipe if base else DEFAULT_RECIPE)
+    name = recipe_name(recipe or (base.recipe if base else DEFAULT_RECIPE))
+    if recipe is None and Path(name).suffix == ".toml" and not Path(name).exists():
+        raise UsageError(
+            "the recipe that the base was made with is not there any more",
+            where=name,
+            fix="give one with --recipe",
+        )
     table = _recipe_for(name, objective)
     if base is not None and base.model.decoder_layers and objective != "translate":
         raise UsageError(
@@ -202,6 +208,12 @@ def _check_mixer(model: Stack, objective: Objective) -> None:
         )
 
 
+def recipe_name(given: str) -> str:
+    """A recipe as a run remembers it: a file by its whole path, for it may be read from
+    elsewhere."""
+    return str(Path(given).resolve()) if Path(given).suffix == ".toml" else given
+
+
 def recipes() -> dict[str, str]:
     """The recipes that come with Headswap, each with its sentence."""
     folder = resources.files("headswap") / "recipes"
@@ -222,6 +234,9 @@ def _recipe_for(name: str, objective: str) -> Table:
                 fix=did_you_mean(key, [*SECTIONS, *OBJECTIVES]),
             )
     own = dict(table.get(objective, {}))
+    if any(key in own.get("train", {}) for key in BUDGETS):  # in place of the general one
+        general = table.get("train", {})
+        table["train"] = {key: value for key, value in general.items() if key not in BUDGETS}
     resolved: Table = {
         section: config.merge(table.get(section, {}), own.pop(section, {})) for section in SECTIONS
     }

@@ -385,3 +385,26 @@ def test_a_language_without_spaces_is_not_taken_for_a_foreign_one(tmp_path):
 
     texts = ["这是一本非常好的书我很喜欢它的故事和人物"] * 20
     bases._check_language(Run.open(Path("english-small")), texts, Silent())
+
+
+def test_a_half_made_run_of_a_moved_experiment_is_made_anew(tmp_path):
+    paths = files(tmp_path)
+    folder = conduct.begin(design(paths, labels=(20,), seeds=1), tmp_path / "one", Silent())
+    shop = conduct.workshop(folder)
+    for base in shop.plan.bases:
+        shop.make_base(base)
+    job = next(job for job in shop.plan.trials() if job.arm.kind == "scratch")
+    shop.make(job)
+    (shop.path(job) / "manifest.json").unlink()  # as if it had been killed
+    moved = (tmp_path / "one").rename(tmp_path / "two")
+    again = conduct.workshop(Folder(moved))
+    again.make(job)
+    assert Run(again.path(job)).finished
+    assert Run(again.path(job)).settings()["data"]["train"][0].startswith(str(moved))
+
+
+def test_a_reach_that_adds_nothing_is_told(tmp_path):
+    report = Silent()
+    given = design(files(tmp_path), reach=(5_000,), seeds=1)
+    conduct.begin(given, tmp_path / "out", report)
+    assert any("--reach adds nothing" in line for line in report.lines)

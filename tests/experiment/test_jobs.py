@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headswap.errors import UsageError
+from headswap.errors import Interrupted, UsageError
 from headswap.experiment.design import Folder
 from headswap.experiment.jobs import Tasks, Workers, Workshop, told
 from headswap.experiment.plan import Arm, Job
@@ -81,3 +81,12 @@ def test_the_first_failure_ends_it(count):
         Workers(count, 1, Silent()) as workers,
     ):
         workers.each("failing", Tasks(fail, [1, 2], lambda _: 1.0))
+
+
+def interrupt(item):
+    raise KeyboardInterrupt
+
+
+def test_an_interrupt_is_told_as_one_by_a_single_worker_too():
+    with pytest.raises(Interrupted, match="interrupted"), Workers(1, 1, Silent()) as workers:
+        workers.each("stopping", Tasks(interrupt, [1], lambda _: 1.0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shlex
 import shutil
 
@@ -73,6 +74,15 @@ def test_the_commands_make_the_experiment(headswap, tmp_path):
     shutil.rmtree(path)
     conduct.conduct(Folder(out), Silent())
     assert kept == [(path / name).read_bytes() for name in RESULTS]
+
+
+def test_names_with_spaces_can_be_pasted(tmp_path):
+    paths = files(tmp_path)
+    shop = conduct.workshop(conduct.begin(design(paths, seeds=1), tmp_path / "out", Silent()))
+    bases = tuple(dataclasses.replace(base, name="my base") for base in shop.plan.bases)
+    named = dataclasses.replace(shop, plan=dataclasses.replace(shop.plan, bases=bases))
+    (line,) = remaining.commands(named)
+    assert shlex.split(line)[-1] == "bases/my base"
 
 
 def test_nothing_is_made_out_of_turn(headswap, tmp_path):

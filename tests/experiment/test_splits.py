@@ -64,3 +64,18 @@ def test_labels_that_a_split_lacks_or_adds(tmp_path):
     assert any("test has no text of the class 'bad'" in line for line in report.lines)
     strange = write_jsonl(tmp_path / "test2.jsonl", [{"text": "t", "label": "ugly"}])
     refused(tmp_path, review_rows(60), "'ugly' of test is not among", test=(str(strange),))
+
+
+def test_leaks_are_looked_for_in_what_the_models_read(tmp_path):
+    """Cleaned on both sides: marks that are taken out hide nothing."""
+    rows = review_rows(80)
+    for row in rows:
+        row["text"] = row["text"].replace(" ", "<br />", 1)
+    plain = tmp_path / "plain.txt"
+    plain.write_text("\n".join(row["text"].replace("<br />", " ") for row in rows) + "\n")
+    given = {"text": (str(plain),), "clean": ("html",), "documents": "line"}
+    found, _ = made(tmp_path, rows, **given)
+    table = (str(tmp_path / "table.jsonl"),)
+    leaked = splits.leaked_from_text(Design(table=table, **given), found)
+    assert leaked == list(range(len(found["test"])))
+    assert splits.leaked_from_text(Design(table=table, **{**given, "clean": ()}), found) == []

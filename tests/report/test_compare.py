@@ -73,6 +73,15 @@ def test_what_cannot_be_compared_is_refused(runs, tmp_path):
     api.train("classify", train, out=untested, changes=[SMALL, WORDS, four])
     with pytest.raises(StorageError, match="no test predictions"):
         compare([runs["slow-0"], untested])
+    # What each seed holds out of a table are other texts, with the same labels in order.
+    ordered = write_jsonl(tmp_path / "ordered.jsonl", sorted(rows, key=lambda row: row["label"]))
+    held = []
+    for seed in (0, 1):
+        one = {"train": {"epochs": 1, "seed": seed, "keep": "last"}}
+        held.append(tmp_path / f"held-{seed}")
+        api.train("classify", ordered, out=held[-1], changes=[SMALL, WORDS, one])
+    with pytest.raises(UsageError, match="different valid data"):
+        compare(held, "valid")
     path = runs["slow-1"] / "predictions" / "test.jsonl"
     whole = path.read_bytes()
     path.write_bytes(whole[:-20])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -161,3 +163,14 @@ def test_whole_null_experiments_are_covered(monkeypatch):
         over_texts += texts.low <= 0 <= texts.high
     assert 0.93 <= over_seeds / 800 <= 0.97
     assert 0.93 <= over_texts / 800 <= 0.97
+
+
+def test_worth_takes_no_more_room_for_more_texts():
+    """Texts on which all did alike are drawn together."""
+    draw = np.random.default_rng(8)
+    curve_KN = np.stack([right(draw, accuracy, 300_000) for accuracy in (0.6, 0.65, 0.7, 0.75)])
+    tracemalloc.start()
+    found = stats.worth_in_labels(SIZES, curve_KN, right(draw, 0.7, 300_000))
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < 300e6 and found.low < SIZES[2] * 1.1 and found.high > SIZES[2] * 0.9

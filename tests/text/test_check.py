@@ -167,3 +167,9 @@ def test_labels_that_differ_in_spelling_alone_are_told():
     found = {entry["detail"]: entry for entry in check.examine({"train": rows})["findings"]}
     assert "'POS', 'pos'" in found and "'1', '1.0'" in found
     assert not found["'POS', 'pos'"]["fatal"] and found["'POS', 'pos'"]["count"] == 2
+
+
+def test_words_of_languages_without_spaces_are_their_letters():
+    assert check.words_in("a  good\nfilm") == 3 and check.words_in("") == 0
+    assert check.words_in("这是一本非常好的书我很喜欢它的故事和人物") == 20
+    assert check.words_in("http://example.org/a-very-long-address/indeed.html") == 1

@@ -2,17 +2,19 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import signal
 
 import pytest
 import torch
 
 from conftest import STACKS, causal_model
 from headswap import api
-from headswap.errors import UsageError
+from headswap.errors import Interrupted, UsageError
 from headswap.nn.model import new_model
 from headswap.objectives import Classify
 from headswap.progress import Silent
-from headswap.training import machine, optim
+from headswap.training import loop, machine, optim
 from headswap.training.checkpoint import State
 from headswap.training.kept import Kept
 from headswap.training.plan import Plan, rate
@@ -243,3 +245,30 @@ def test_an_average_that_looks_back_too_far_is_told(corpus_file, tmp_path):
     out = tmp_path / "r"
     api.train("causal", corpus_file, out=out, changes=[*SMALL, plan], report=Loud())
     assert any("near the first weights" in line for line in said)
+
+
+def test_an_interrupted_run_that_keeps_its_last_weights_ends_with_the_same_files(
+    reviews_file, tmp_path, monkeypatch
+):
+    """Interrupted at its best step, whose weights are then the checkpoint's own."""
+    plan = {"steps": 8, "evaluate_every": 2, "keep": "last", "lr": 0.01}
+    whole = api.train(
+        "classify", reviews_file, out=tmp_path / "a", changes=[*SMALL, {"train": plan}]
+    )
+    step = loop._Training._step
+
+    def stopping(self, feed):
+        step(self, feed)
+        self.state.best_step, self.state.best_value = self.state.step + 1, 2.0
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(loop._Training, "_step", stopping)
+    with pytest.raises(Interrupted):
+        api.train("classify", reviews_file, out=tmp_path / "b", changes=changes)
+    monkeypatch.setattr(loop._Training, "_step", step)
+    again = api.resume(tmp_path / "b")
+    found = [
+        sorted(path.relative_to(run.run.path) for path in run.run.path.rglob("checkpoints/*/*"))
+        for run in (whole, again)
+    ]
+    assert found[0] == found[1]

@@ -50,6 +50,7 @@ app = App(
     version=__version__,
     version_flags=["--version"],
     help_format="plaintext",
+    suppress_keyboard_interrupt=False,
 )
 for command in (
     experiment.transfer,

@@ -14,7 +14,9 @@ BUDGET = Group("Budget (one of)")
 READING = Group("Reading")
 HOSTS = Group("Many hosts")
 
-Device = Annotated[str, Parameter(help="Where to compute: auto, cpu, cuda, cuda:N.")]
+WHERE = "Where to compute: auto, cpu, cuda, cuda:N."
+Device = Annotated[str, Parameter(help=WHERE)]
+OwnDevice = Annotated[str | None, Parameter(help=f"{WHERE} As the recipe says, or auto.")]
 Json = Annotated[
     bool, Parameter(name="--json", negative="", help="Print one JSON object for machines.")
 ]
@@ -26,12 +28,11 @@ LabelColumn = Annotated[
     str | None,
     Parameter(group=READING, help="The column that holds the label, when its name is unusual."),
 ]
-Documents = Annotated[
-    Literal["auto", "blank", "line"],
-    Parameter(
-        group=READING,
-        help="How .txt files are split: at blank lines, one document a line, or as it looks.",
-    ),
+SPLIT = "How .txt files are split: at blank lines, one document a line, or as it looks."
+Splitting = Literal["auto", "blank", "line"]
+Documents = Annotated[Splitting, Parameter(group=READING, help=SPLIT)]
+OwnDocuments = Annotated[
+    Splitting | None, Parameter(group=READING, help=f"{SPLIT} As the recipe says, or auto.")
 ]
 Gpus = Annotated[
     int | None, Parameter(help="Train on so many GPUs of this machine, a process on each.")

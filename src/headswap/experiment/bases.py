@@ -19,11 +19,11 @@ from headswap.progress import Reporter
 from headswap.run import TOKENIZER, Run
 from headswap.settings import Settings
 from headswap.text import tokenizer
+from headswap.text.check import LONG_WORD
 from headswap.types import Table
 
 PRETRAINING_SHARE, MOST_PASSES = 0.4, 20
 FOREIGN, STRANGE = 2.6, 2.0
-LONG_WORD = 12  # characters, spaces counted, that words have on average in no language with spaces
 SAMPLED_TEXTS = 300
 TEXTS = "train"
 

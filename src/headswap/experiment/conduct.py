@@ -119,20 +119,23 @@ def make_plan(design: Design, rows: splits.Rows, checked: Table, report: Reporte
         workers = _that_fit(heaviest, design, workers, report)
     full = len(rows["train"])
     sizes, told = curve(full, design.labels)
-    reach = curve(full, design.reach)[0] if design.reach else ()
+    reach, more = curve(full, design.reach) if design.reach else ((), "")
+    reach = tuple(size for size in reach if size > sizes[-1])
+    if design.reach and not reach:
+        more = f"--reach adds nothing to {sizes[-1]:,} labels: give smaller --labels"
     wanted = Plan(
         labels=splits.labels_of(rows),
         bases=found,
         arms=arms,
         sizes=sizes,
-        reach=tuple(size for size in reach if size > sizes[-1]),
+        reach=reach,
         seeds=design.seeds,
         epochs=round(chosen.train.epochs or 8),
         rate=chosen.train.lr,
         workers=workers,
         threads=threads,
         minutes=0.0,
-        told=(told,) if told else (),
+        told=tuple(line for line in (told, more) if line),
     )
     words = checked["splits"]["train"]["words_mean"]
     length = round(min(heaviest.model.length, TOKENS_A_WORD * words + 2))
@@ -202,7 +205,7 @@ def _resolved(design: Design, report: Reporter) -> Design:
         **changed,
         bases=found,
         objectives=design.objectives or (() if found else ("hybrid",)),
-        recipe=recipe,
+        recipe=settings.recipe_name(recipe),
         title=design.title or Path(design.table[0]).name,
     )
 
@@ -210,13 +213,14 @@ def _resolved(design: Design, report: Reporter) -> Design:
 def _checked(design: Design, rows: splits.Rows, report: Reporter) -> Table:
     """What the data check finds; what makes an experiment meaningless ends it here."""
     report.begin("checking the data")
+    clean = design.reading.cleaned  # as the models will read them
     streams: dict[str, Iterable[tuple[str, str | None]]] = {}
     if design.text:
         streams["text"] = check.texts([Path(path) for path in design.text], design.reading)
     if design.via:
-        streams["via"] = ((row.text, None) for row in splits.related(design))
+        streams["via"] = ((clean(row.text), None) for row in splits.related(design))
     for role, some in rows.items():
-        streams[role] = [(row.text, row.label) for row in some]
+        streams[role] = [(clean(row.text), row.label) for row in some]
     found = check.examine(streams)
     report.end()
     for line in check.lines(found):

@@ -66,8 +66,9 @@ class Experiment:
     @cached_property
     def leaked_N(self) -> np.ndarray:
         """Which test texts also stand in train, valid or what the bases read."""
-        known = {fingerprint(t) for role in ("train", "valid") for t in self.texts(role)}
-        leaked = np.array([fingerprint(text) in known for text in self.texts("test")])
+        clean = self.design.reading.cleaned
+        known = {fingerprint(clean(t)) for role in ("train", "valid") for t in self.texts(role)}
+        leaked = np.array([fingerprint(clean(text)) in known for text in self.texts("test")])
         leaked[self.check["leaked_from_text"]] = True
         return leaked
 

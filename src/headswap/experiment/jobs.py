@@ -66,12 +66,16 @@ class Workshop:
             linear.fit(self.plan.labels, data, valid, out, job.seed, reading)
             return
         run = Run(out)
-        if run.exists():
+        if run.exists() and self._names(run, data):
             pipeline.execute(run, Silent(), planned=True)
         else:
-            storage.remove(out)  # a worker that was killed as it began
+            storage.remove(out)  # of a worker that was killed as it began, or of a moved folder
             pipeline.start(self.settings(job, data, valid), out, Silent(), planned=True)
         storage.remove(out / CHECKPOINTS)
+
+    def _names(self, run: Run, data: Path) -> bool:
+        """Whether a run knows its data where they are; one that is finished needs none."""
+        return run.finished or run.settings()["data"]["train"] == [str(data.resolve())]
 
     def so_far(self, job: Job) -> float:
         """The share of a run's epochs that it has noted down."""
@@ -192,8 +196,11 @@ class Workers:
 
     def each(self, title: str, tasks: Tasks[W]) -> None:
         """Do all the work; the first failure ends it."""
-        with interruptible():
-            told(self._report, title, self._done(tasks), tasks)
+        try:
+            with interruptible():
+                told(self._report, title, self._done(tasks), tasks)
+        except KeyboardInterrupt as error:
+            raise Interrupted(STOPPED) from error
 
     def _done(self, tasks: Tasks[W]) -> News[W]:
         work = tasks.work
@@ -228,8 +235,6 @@ class Workers:
             raise ResourceError(
                 "a worker process was killed (out of memory?)", fix="resume with fewer --workers"
             ) from error
-        except KeyboardInterrupt as error:
-            raise Interrupted(STOPPED) from error
 
 
 def _unless_stopped(work: Callable[[W], None], item: W) -> None:

@@ -49,7 +49,7 @@ def commands(shop: Workshop) -> list[str]:
     if found is None:
         return []
     command = f"headswap resume {shlex.quote(str(shop.folder.path.resolve()))}"
-    return [f"{command} --run {name}" for name in found.names] or [command]
+    return [f"{command} --run {shlex.quote(name)}" for name in found.names] or [command]
 
 
 def make(shop: Workshop, name: str, report: Reporter) -> None:

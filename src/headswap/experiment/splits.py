@@ -95,12 +95,12 @@ def related(design: Design) -> Iterator[LabelledText]:
 def leaked_from_text(design: Design, rows: Rows) -> list[int]:
     """The test texts (by place) that also stand in what the bases read: the unlabelled text and
     the related labelled ones."""
-    wanted = {fingerprint(row.text) for row in rows["test"]}
-    paths = files.expand(design.text)
-    texts = corpus.documents(paths, Reading(design.documents, design.text_column))
-    read = chain(texts, (row.text for row in related(design)))
-    found = {key for text in read if (key := fingerprint(text)) in wanted}
-    return [i for i, row in enumerate(rows["test"]) if fingerprint(row.text) in found]
+    clean = design.reading.cleaned
+    keys = [fingerprint(clean(row.text)) for row in rows["test"]]
+    texts = corpus.documents(files.expand(design.text), design.reading)
+    read = chain(texts, (clean(row.text) for row in related(design)))
+    found = {fingerprint(text) for text in read} & set(keys)
+    return [i for i, key in enumerate(keys) if key in found]
 
 
 def _check_table(rows: Sequence[LabelledText], where: str, whole: bool) -> None:

@@ -91,9 +91,7 @@ def read(path: Path, split: Split) -> Scored:
 def _check_comparable(runs: Sequence[Scored], split: Split, why: str | None) -> None:
     first = runs[0]
     for run in runs[1:]:
-        # Where a split was held out, the labels in order are all there is to compare.
-        ours, theirs = (r.settings["hashes"].get(split) for r in (first, run))
-        if ours != theirs or _truth(first) != _truth(run):
+        if _source(first, split) != _source(run, split) or _truth(first) != _truth(run):
             raise UsageError(
                 f"{first.run} and {run.run} were scored on different {split} data",
                 fix=f"train both with the same --{split}",
@@ -121,6 +119,12 @@ def _arms(runs: Sequence[Scored]) -> Iterator[Arm]:
             raise UsageError(f"two runs of one arm have the same seed {min(seeds)}")
         name = re.sub(r"[-_.]?\d+$", "", group[0].run.name) or group[0].run.name
         yield Arm(name if len(group) > 1 else group[0].run.name, sorted(group, key=_seed))
+
+
+def _source(run: Scored, split: Split) -> object:
+    """What decides the texts of a split: its files, or those that it was held out of, and how."""
+    hashes = run.settings["hashes"]
+    return hashes.get(split) or (hashes["train"], run.seed, run.settings["data"].get("hold_out"))
 
 
 def _truth(run: Scored) -> list[str]:

@@ -133,9 +133,10 @@ def worth_in_labels(
     """
     count = curve_KN.shape[1]
     both_MN = np.concatenate([curve_KN, target_N[None]])
-    draw = generator(seed, "worth")
-    drawn_RN = draw.multinomial(count, np.full(count, 1 / count), size=WORTH_RESAMPLES)
-    means_RM = drawn_RN @ both_MN.T / count
+    kinds_MU, counts_U = np.unique(both_MN, axis=1, return_counts=True)
+    draw = generator(seed, "worth")  # texts on which all arms did alike are drawn together
+    drawn_RU = draw.multinomial(count, counts_U / count, size=WORTH_RESAMPLES)
+    means_RM = drawn_RU @ kinds_MU.T / count
     found = [_crossing(sizes, row[:-1], row[-1]) for row in means_RM]
     point = _crossing(sizes, curve_KN.mean(1), target_N.mean())
     low, high = np.quantile(found, [0.5 - LEVEL / 2, 0.5 + LEVEL / 2], method="nearest")

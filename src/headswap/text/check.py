@@ -23,6 +23,11 @@ from headswap.types import Table
 from headswap.wording import counted
 
 SHOWN_ROWS, SHOWN_LABELS = 5, 10
+LONG_WORD = 12  # characters, spaces counted, that words have on average in no language with spaces
+UNSPACED = re.compile(
+    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]"
+)
+"""Thai, Lao, Burmese, Khmer, Japanese and Chinese letters."""
 HTML = re.compile(r"</?[a-zA-Z][^<>]{0,200}>|&(?:[a-z]{2,8}|#\d{2,6});")
 DAMAGE = re.compile("\ufffd|Ã[\u0080-\u00bf©¨§ª]|â€[™œ\u009d]|Â[\u0080-\u00bf]")
 LEAKS = (
@@ -113,12 +118,20 @@ def examine(
     }
 
 
+def words_in(text: str) -> int:
+    """Of a text that is written without spaces, its letters."""
+    words = len(text.split())
+    if len(text) > LONG_WORD * max(words, 1):
+        words = max(words, len(UNSPACED.findall(text)))
+    return words
+
+
 def _read(stream: Iterable[tuple[str, str | None]]) -> Split:
     split = Split()
     for text, label in stream:
         letters = letters_of(text)
         split.texts += 1
-        split.words.append(text.count(" ") + 1)
+        split.words.append(words_in(text))
         split.keys.append(fingerprint(text))
         split.labels.append(label)
         split.sketches.append(sketch(letters))

@@ -147,7 +147,8 @@ class _Training:
             self._evaluate()
         else:
             self.state = checkpoint.restore(newest, self.model, self.optimizer, self.kept.average)
-            self.kept.best = checkpoint.best_weights(newest, self.state)
+            if self.plan.keep == "best":
+                self.kept.best = checkpoint.best_weights(newest, self.state)
             self.arithmetic.sums = {
                 name: torch.tensor(value, dtype=torch.float64, device=self.model.device)
                 for name, value in self.state.sums.items()
