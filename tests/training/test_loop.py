@@ -252,9 +252,8 @@ def test_an_interrupted_run_that_keeps_its_last_weights_ends_with_the_same_files
 ):
     """Interrupted at its best step, whose weights are then the checkpoint's own."""
     plan = {"steps": 8, "evaluate_every": 2, "keep": "last", "lr": 0.01}
-    whole = api.train(
-        "classify", reviews_file, out=tmp_path / "a", changes=[*SMALL, {"train": plan}]
-    )
+    changes = [*SMALL, {"train": plan}]
+    whole = api.train("classify", reviews_file, out=tmp_path / "a", changes=changes)
     step = loop._Training._step
 
     def stopping(self, feed):
