@@ -14,10 +14,12 @@ from torch.utils.flop_counter import FlopCounterMode
 from headswap import ledger
 from headswap.inspection import facts
 from headswap.nn.mixers import MIXERS
-from headswap.nn.model import Model
+from headswap.nn.model import Model, new_model
 from headswap.nn.spec import STYLES, Stack
 from headswap.nn.visibility import Inputs, Visibility
 from headswap.objectives import Causal, Classify, Translate
+from headswap.training import optim
+from headswap.training.plan import Plan
 
 
 def math_attention():
@@ -178,3 +180,24 @@ def test_the_tree_adds_up():
     assert (qkv["times"], qkv["formula"], qkv["numbers"]) == (3, "3d·d", "96 × 32")
     frozen = [row for row in ledger.tree(listed, "backbone") if "formula" in row]
     assert {row["path"].startswith("heads.") for row in frozen if row["trainable"]} == {True}
+    some = [row for row in ledger.tree(listed, freeze_layers=2) if "formula" in row]
+    layers = [row for row in some if ".layers." in row["path"]]
+    assert all(row["trainable"] and row["frozen"] == 2 for row in layers)
+    every = [row for row in ledger.tree(listed, freeze_layers=3) if ".layers." in row["path"]]
+    assert not any(row.get("trainable") for row in every)
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_an_optimizer_s_state_is_as_large_as_counted(optimizer):
+    """Muon keeps one number for a weight of a layer's matrices; the rest learns by AdamW."""
+    stack = Stack(layers=2, width=32, heads=4, feedforward=64)
+    heads = Causal().heads(stack, 100)
+    model = new_model(stack, 100, heads, seed=0)
+    made = optim.make_optimizer(model, Plan(steps=1, optimizer=optimizer))
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    made.step()
+    held = [t for state in made.state.values() for t in state.values() if torch.is_tensor(t)]
+    real = sum(tensor.numel() * tensor.element_size() for tensor in held if tensor.numel() > 1)
+    counted = ledger.memory(stack, ledger.entries(stack, 100, heads), optimizer)
+    assert counted["optimizer"] == real

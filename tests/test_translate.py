@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import json
 import random
+import shutil
 from itertools import product
 
 import pytest
@@ -13,6 +14,7 @@ import headswap as api
 from headswap.decoding.beam import Beam
 from headswap.decoding.translation import Search
 from headswap.errors import DataError, HeadswapError, UsageError
+from headswap.looking import attention
 
 WORDS = {"one": "un", "two": "deux", "three": "trois", "four": "quatre", "five": "cinq"}
 SMALL = [
@@ -97,7 +99,7 @@ def main(*arguments):
 
 
 def test_from_the_command_line(trained, capsys, tmp_path):
-    model, _ = trained
+    model, folder = trained
     source = tmp_path / "in.txt"
     source.write_text("one two\n\nthree\n")
     assert not main("translate", model.run.path, source, "--device", "cpu")
@@ -108,6 +110,22 @@ def test_from_the_command_line(trained, capsys, tmp_path):
     assert not main("translate", model.run.path, "--text", "two", "--best", 2, "--align")
     assert capsys.readouterr().out.count("←") >= 2
     assert main("translate", model.run.path, "--text", "x", "--best", 9) == 2
+    capsys.readouterr()
+    assert not main("evaluate", model.run.path, folder / "test.tsv", "--device", "cpu")
+    told = capsys.readouterr().out
+    assert "bleu" in told and "signature" in told
+    long = " ".join(["one two three"] * 20)
+    assert not main("translate", model.run.path, "--text", long, "--text", "one", "--beam", 1)
+    assert "the end of 1 sentence was not read: the model takes 30" in capsys.readouterr().err
+
+
+def test_heads_are_weighed_on_as_much_of_a_pair_as_the_model_reads(trained, tmp_path):
+    """With learned positions there are no further ones."""
+    model, _ = trained
+    long = write(tmp_path / "long.tsv", [("one two " * 30, "deux un " * 30), ("one", "un")])
+    examples, _ = attention._examples(model, [long])
+    assert max(len(pair.source) for pair in examples) <= 30
+    assert max(len(pair.target) for pair in examples) <= 30
 
 
 def test_both_directions_in_one_model(tmp_path):
@@ -167,6 +185,13 @@ def test_what_a_base_bought_is_a_page(tmp_path, corpus_file, capsys):
     assert all(row["seeds"] == 2 for row in found["differences"])
     assert found["verdict"] in html.unescape(page.read_text())
     assert main("compare", *runs[:2], "--html", page), "there is nothing with a base among them"
+    capsys.readouterr()
+    other = tmp_path / "other"
+    shutil.copytree(runs[0], other)  # as if it differed in anything but rate and seed
+    assert main("compare", *runs, other, "--html", page) == 2
+    assert "of one arm, rate and seed" in capsys.readouterr().err
+    assert not main("compare", runs[0], runs[6], "--html", page)  # 40 pairs and 80
+    assert "No number of pairs has runs both" in capsys.readouterr().out
 
 
 def test_minutes_average_nothing_and_say_so(tmp_path, capsys):

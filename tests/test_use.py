@@ -200,3 +200,13 @@ def test_one_text_is_not_read_letter_by_letter(causal, hybrid, corpus):
     assert len(list(hybrid.embed("the book"))) == 1
     assert len(list(hybrid.embed_tokens("the book"))) == 1
     assert causal.evaluate(str(corpus)) == causal.evaluate([corpus])
+
+
+def test_a_sign_after_a_mask_is_read_as_in_a_text(tmp_path):
+    """Some tokenizers begin a text with a space, which does not stand before a comma."""
+    trained = api.load("english-small", device="cpu")
+    tokens = trained.tokens
+    whole = tokens.encode(["what a film!"])[0].tolist()
+    assert scoring._inside(tokens, "!") == whole[-1:]
+    assert scoring._inside(tokens, " film!") == tokens.encode([" film!"])[0].tolist()
+    assert scoring._inside(tokens, "") == []

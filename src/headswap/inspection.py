@@ -69,6 +69,7 @@ def _ledger(chosen: settings.Settings, vocabulary: int) -> Table:
     stack, plan, objective = chosen.model, chosen.train, chosen.objective
     heads = objective.heads(stack, vocabulary)
     counts = ledger.parameters(stack, vocabulary, heads)
+    listed = ledger.entries(stack, vocabulary, heads)
     length = memory.sequence_length(chosen)
     scored = objective.scored * (2 if stack.decoder_layers else 1)
     costs = ledger.forward(stack, heads, length, scored)
@@ -78,9 +79,7 @@ def _ledger(chosen: settings.Settings, vocabulary: int) -> Table:
         "objective": objective.name,
         "vocabulary": vocabulary,
         "parameters": counts,
-        "tree": ledger.tree(
-            ledger.entries(stack, vocabulary, heads), plan.freeze, plan.freeze_layers
-        ),
+        "tree": ledger.tree(listed, plan.freeze, plan.freeze_layers),
         "flops": {
             "length": length,
             "lines": costs,
@@ -88,7 +87,7 @@ def _ledger(chosen: settings.Settings, vocabulary: int) -> Table:
             "training_a_token": ledger.flops_a_token(stack, heads, length, objective.scored),
         },
         "bytes": {
-            **ledger.memory(stack, counts["total"], plan.optimizer, average),
+            **ledger.memory(stack, listed, plan.optimizer, average),
             "activations_a_token": one / length,
         },
     }
@@ -135,6 +134,8 @@ def _parameters_table(facts: Table) -> RichTable:
         formula = f"{times}{row['formula']}" if "formula" in row else ""
         numbers = f"{times}({row['numbers']})" if times and "numbers" in row else ""
         frozen = "" if row.get("trainable", True) else " (frozen)"
+        if row.get("frozen") and not frozen:
+            frozen = f" ({row['frozen']} of {row['times']} frozen)"
         drawn.add_row(
             "  " * row["depth"] + row["name"] + frozen,
             formula,

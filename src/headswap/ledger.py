@@ -9,7 +9,7 @@ the weights.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,8 @@ from headswap.types import Table
 
 TRAINING = 3
 WEIGHT_BYTES = 4
-OPTIMIZER_BYTES = {"adamw": 8, "muon": 4}
+ADAMW_BYTES, MUON_BYTES = 8, 4
+"""Of an optimizer's state for a weight; what is no matrix of a layer always learns by AdamW."""
 SYMBOLS = {
     "V": "tokens of the vocabulary",
     "d": "width",
@@ -144,7 +145,8 @@ def tree(listed: list[Entry], frozen: str = "none", freeze_layers: int = 0) -> l
                 "numbers": same[0].numbers,
                 "count": count,
                 "share": count / total,
-                "trainable": _learns(pattern, frozen, freeze_layers),
+                "trainable": any(_learns(e.name, frozen, freeze_layers) for e in same),
+                "frozen": sum(not _learns(e.name, frozen, freeze_layers) for e in same),
             }
         )
     return rows
@@ -202,20 +204,27 @@ def flops_a_token(
     return TRAINING * total / sides
 
 
-def memory(stack: Stack, count: int, optimizer: str = "adamw", average: bool = False) -> Table:
+def memory(
+    stack: Stack, listed: Sequence[Entry], optimizer: str = "adamw", average: bool = False
+) -> Table:
     """Bytes that do not depend on the batch: weights, gradients, the optimizer's state, and
     what a decoded token adds to the key-value cache."""
+    count = sum(entry.count for entry in listed)
+    matrices = sum(e.count for e in listed if ".layers." in e.name and len(e.dims) == 2)
+    by_muon = matrices if optimizer == "muon" else 0
+    state = ADAMW_BYTES * (count - by_muon) + MUON_BYTES * by_muon
     layers = stack.decoder_layers or stack.layers
     cached = 2 * layers * stack.width if stack.mixer == "attention" else 0
     return {
         "weights": WEIGHT_BYTES * count * (2 if average else 1),
         "gradients": WEIGHT_BYTES * count,
-        "optimizer": OPTIMIZER_BYTES[optimizer] * count,
+        "optimizer": state,
         "cache_a_token": WEIGHT_BYTES * cached,
         "formulas": {
             "weights": "4 bytes each" + (", and their average" if average else ""),
             "gradients": "4 bytes each",
-            "optimizer": f"{OPTIMIZER_BYTES[optimizer]} bytes each",
+            "optimizer": f"{ADAMW_BYTES} bytes each"
+            + (f", {MUON_BYTES} in the layers' matrices" if by_muon else ""),
             "cache_a_token": "2·layers·d·4 bytes" if cached else "none",
         },
     }
@@ -255,6 +264,9 @@ def _parts(pattern: str) -> list[str]:
 def _learns(name: str, frozen: str, freeze_layers: int) -> bool:
     if frozen == "backbone":
         return not name.startswith("backbone.")
+    layer = re.search(r"layers\.(\d+)\.", name)
+    if layer is not None:
+        return int(layer[1]) >= freeze_layers
     return not ((frozen == "embedding" or freeze_layers) and "embedding.weight" in name)
 
 

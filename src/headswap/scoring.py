@@ -80,11 +80,11 @@ def fill(model: Model, tokens: Tokenizer, text: str, most: int) -> list[list[Can
     places = []
     # The space before a word is a part of it to some tokenizers.
     parts = [parts[0].strip(), *(part.rstrip() for part in parts[1:])]
-    for number, part in enumerate(tokens.encode(parts)):
+    for number, part in enumerate(parts):
         if number:
             places.append(len(ids))
             ids.append(mask)
-        ids += part.tolist()
+        ids += _inside(tokens, part)
     ids.append(tokens.eos)
     length = model.backbone.stack.length
     if len(ids) > length:
@@ -100,6 +100,16 @@ def fill(model: Model, tokens: Tokenizer, text: str, most: int) -> list[list[Can
         ]
         for row, values in zip(best.indices.tolist(), best.values.tolist(), strict=True)
     ]
+
+
+def _inside(tokens: Tokenizer, part: str) -> list[int]:
+    """The tokens of a part of a sentence. A sign that follows a mask at once is read as it would
+    be behind a word: at a beginning, some tokenizers put a space before it."""
+    (alone, ids, behind) = (some.tolist() for some in tokens.encode(["a", part, f"a{part}"]))
+    sign = part and not part[0].isspace() and not part[0].isalnum()
+    if sign and behind[: len(alone)] == alone:
+        return list(behind[len(alone) :])
+    return list(ids)
 
 
 def _readable(tokens: Tokenizer, token: int) -> str:

@@ -31,10 +31,12 @@ class Translation:
 
 
 class Translator:
-    """A model that translates, one direction at a time."""
+    """A model that translates, one direction at a time. ``cut_off`` counts the texts whose end
+    it did not read."""
 
     def __init__(self, model: Model, tokens: Tokenizer, objective: Translate) -> None:
         self.model, self.tokens, self.objective = model, tokens, objective
+        self.cut_off = 0
 
     def __call__(
         self,
@@ -46,9 +48,10 @@ class Translator:
     ) -> list[list[Translation]]:
         """The translations of each text, best first; of an empty text an empty one."""
         places = [index for index, text in enumerate(texts) if text.strip()]
+        encoded = self.tokens.encode([texts[index] for index in places])
+        self.cut_off += sum(len(ids) > self.room for ids in encoded)
         sources = [
-            self.objective.source(ids[: self.room], self.tokens, backwards)
-            for ids in self.tokens.encode([texts[index] for index in places])
+            self.objective.source(ids[: self.room], self.tokens, backwards) for ids in encoded
         ]
         found: list[list[Translation]] = [[Translation("", 0.0)] for _ in texts]
         training = self.model.training
@@ -71,10 +74,6 @@ class Translator:
     def room(self) -> int:
         """How many tokens of a sentence the encoder reads."""
         return self.model.backbone.stack.length - 2
-
-    def cut_off(self, texts: Sequence[str]) -> int:
-        """How many texts are longer than that."""
-        return sum(len(ids) > self.room for ids in self.tokens.encode(list(texts)))
 
     def _aligned(self, source: np.ndarray, ids: Sequence[int]) -> list[tuple[str, str]]:
         places = alignment(self.model, self.tokens, source, ids)

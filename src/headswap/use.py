@@ -38,6 +38,7 @@ from headswap.training import machine
 from headswap.training.evaluate import evaluate
 from headswap.translating import Translation, Translator
 from headswap.types import Ids, Table
+from headswap.wording import counted
 
 TEXTS_AT_ONCE = 2_048
 BATCH = 64
@@ -168,6 +169,7 @@ class Trained:
         *,
         backwards: bool = False,
         aligned: bool = False,
+        report: Reporter | None = None,
     ) -> Iterator[list[Translation]]:
         """The translations of each text, best first, in order, reading some thousands ahead.
 
@@ -182,6 +184,11 @@ class Trained:
             )
         for some in groups(map(self.cleaned, several(texts)), TEXTS_AT_ONCE):
             yield from translator(some, how, backwards=backwards, aligned=aligned)
+        if report is not None and translator.cut_off:
+            report.warn(
+                f"the end of {counted(translator.cut_off, 'sentence')} was not read: the model "
+                f"takes {translator.room} tokens"
+            )
 
     def _translator(self) -> Translator:
         objective = self.settings.objective

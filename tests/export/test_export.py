@@ -125,6 +125,10 @@ def test_a_translator_is_a_marian(runs, tmp_path):
     assert found["architecture"] == "MarianMTModel"
     both = runs("both", "translate", "model.decoder_layers=2", "translate.both=true")
     assert export(both, "hf", tmp_path / "both")["same_ids"]
+    long = runs("long", "translate", "model.decoder_layers=2", "model.length=600")
+    export(long, "hf", tmp_path / "long", texts=["word3 and more " * 150])
+    config = json.loads((tmp_path / "long" / "config.json").read_text())
+    assert config["max_position_embeddings"] == 600
 
 
 def test_what_fits_nowhere_is_refused_with_the_remedy(runs, tmp_path):
@@ -144,6 +148,11 @@ def test_what_fits_nowhere_is_refused_with_the_remedy(runs, tmp_path):
         export(classic, "ctranslate2", tmp_path / "c", view="masked")
     with pytest.raises(UsageError, match="goes with onnx"):
         export(classic, "hf", tmp_path / "c", int8=True)
+    normed = runs("normed-pairs", "translate", "model.decoder_layers=2", "model.qk_norm=true")
+    with pytest.raises(UsageError, match="qk_norm=true does not fit Marian"):
+        export(normed, "hf", tmp_path / "n")
+    with pytest.raises(UsageError, match="only classic translators fit"):
+        export(normed, "ctranslate2", tmp_path / "n")
     with pytest.raises(UsageError, match="translates and generates"):
         export(runs("masked", "masked"), "ctranslate2", tmp_path / "c")
 
@@ -212,6 +221,8 @@ def test_ctranslate2_says_the_same(runs, tmp_path):
     texts = [f"word{i} and more" for i in range(30)]
     assert export(translator, "ctranslate2", tmp_path / "t", texts=texts)["same_outputs"] >= 0.95
     assert export(translator, "ctranslate2", tmp_path / "t8", texts=texts, int8=True)
+    long = [f"word{i} and more " * 20 for i in range(5)]  # whose end is not read
+    assert export(translator, "ctranslate2", tmp_path / "tl", texts=long)["same_outputs"] >= 0.9
     for name, changes in (("causal", []), ("classic", ["model.style=classic"])):
         run = runs(name, "causal", *changes)
         found = export(run, "ctranslate2", tmp_path / name, texts=TEXTS)

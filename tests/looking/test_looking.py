@@ -11,11 +11,12 @@ import pytest
 import torch
 
 from conftest import STACKS
+from headswap import api
 from headswap.errors import UsageError
 from headswap.looking.attention import attention, rollout, without_head
 from headswap.looking.attribution import CLOSE, attribute
 from headswap.looking.candidates import candidates
-from headswap.looking.context import meanings
+from headswap.looking.context import _where, meanings
 from headswap.looking.masks import masks, passes, proof
 from headswap.looking.picture import attentions, lines, packed_bits, packed_weights, picture
 from headswap.looking.positions import positions
@@ -262,3 +263,18 @@ def test_bad_input_is_one_clear_line(tokens):
     lstm = trained(Causal(), tokens, replace(STACKS["modern"], mixer="lstm"))
     with pytest.raises(UsageError, match="no attention to show"):
         attention(lstm, read(lstm, TEXT))
+
+
+def test_a_word_is_found_where_it_stands_alone():
+    """Not where it is part of a longer one, and without the mark of the beginning."""
+    trained = api.load("english-small", device="cpu")
+
+    def pieces(word, sentence):
+        seen = read(trained, sentence)
+        return "".join(trained.tokens.pieces([seen.ids[i] for i in _where(trained, word, seen)]))
+
+    assert pieces("bank", "Bank loans are expensive.").strip("▁·") == "bank"
+    seen = read(trained, "The carpet and the pet were there.")
+    (place,) = _where(trained, "pet", seen)
+    assert trained.tokens.decode(seen.ids[: place + 1]).endswith("the pet")
+    assert _where(trained, "rest", read(trained, "The forest and the interest.")) == []

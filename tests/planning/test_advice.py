@@ -128,3 +128,19 @@ def test_the_ledger_is_shown(capsys, tmp_path):
     assert not main(["inspect", "course", "--html", str(page)])
     assert "3d·d" in capsys.readouterr().out and "21,018,401" in page.read_text()
     assert main(["inspect"]) == 2
+
+
+def test_classifiers_read_texts_and_translators_pairs(tmp_path):
+    table = tmp_path / "reviews.csv"
+    table.write_text("text,label\n" + "a good film,good\na bad film,bad\n" * 80)
+    made = settings.resolve("classify", "tiny", [{"train": {"epochs": 2, "batch": 16}}])
+    read = advice.amount([table], made)
+    assert read.texts == 160 and advice.steps_of(made, read) == 20, "however short they are"
+    pairs = tmp_path / "pairs.tsv"
+    pairs.write_text("one two\teins zwei\n" * 30)
+    other = settings.resolve("translate", "tiny-translate", [{"train": {"epochs": 1}}])
+    read = advice.amount([pairs], other)
+    assert read.texts == 30 and read.tokens == pytest.approx(30 * 4 * 1.4)
+    assert advice.steps_of(other, read) >= 1
+    here = advice.make(made, [table], torch.device("cpu"), None)["here"]
+    assert "size" not in here, "a size is for pretraining"

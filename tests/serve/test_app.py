@@ -268,3 +268,11 @@ def test_impossible_numbers_are_refused_before_anything_is_loaded(option, capsys
     with pytest.raises(SystemExit) as stop:
         main(["serve", "no-such-run", *option])
     assert stop.value.code == 2 and option[1] in capsys.readouterr().err
+
+
+def test_a_target_is_checked_as_any_text(models):
+    where = "/v1/models/en-fr/attention"
+    ill = ask(models, where, {"text": "one", "target": "\ud800"})
+    assert ill.status_code == 200, "mended, as texts are"
+    long = ask(models, where, {"text": "one", "target": "x" * 50_000})
+    assert long.status_code == 422 and "characters" in long.json()["error"]

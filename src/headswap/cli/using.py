@@ -113,7 +113,8 @@ def evaluate(
     for name, value in figures.items():
         if isinstance(value, dict):
             continue
-        shown = f"{value:,}" if isinstance(value, int) else f"{value:.4f}"
+        shown = f"{value:.4f}" if isinstance(value, float) else value
+        shown = f"{value:,}" if isinstance(value, int) else shown
         print(f"{name.replace('_', ' '):14} {shown}")
 
 
@@ -231,7 +232,7 @@ def translate(
     texts = reading.texts(text, source)
     how = Search(Beam(beam, penalty), Sampling(temperature, top_k, top_p, seed))
     trained = _neural(run, device, "translate")
-    found = trained.translate(texts, how, backwards=backwards, aligned=align)
+    found = trained.translate(texts, how, backwards=backwards, aligned=align, report=reporter())
     if out is not None:
         found = reading.shown(found, "translating", reading.number_of(text, source))
     if out is not None and files.kind(out) != ".jsonl":

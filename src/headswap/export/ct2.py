@@ -47,9 +47,10 @@ def write(trained: Trained, folder: Path, texts: list[str], int8: bool) -> Table
 
 def _translator(library: Any, trained: Trained) -> Any:
     stack, backbone = trained.settings.model, trained.model.backbone
-    if stack.positions != "sinusoidal" or stack.gated or stack.norm != "layer":
+    if stack.positions != "sinusoidal" or stack.gated or stack.norm != "layer" or stack.qk_norm:
         raise UsageError(
-            "only classic translators fit (sinusoidal positions, layer norms, no gates)",
+            "only classic translators fit (sinusoidal positions, layer norms, no gates, queries "
+            "and keys without norms)",
             fix="train one with model.style=classic",
         )
     layers = (stack.layers, stack.decoder_layers)
@@ -151,7 +152,8 @@ def _parity(library: Any, trained: Trained, folder: Path, texts: list[str]) -> f
     threads = torch.get_num_threads()
     if isinstance(objective, Translate):
         engine = library.Translator(str(folder), inter_threads=1, intra_threads=threads)
-        sources = [objective.source(ids, tokens) for ids in tokens.encode(texts)]
+        room = trained.settings.model.length - 2  # the rest of a text is not read
+        sources = [objective.source(ids[:room], tokens) for ids in tokens.encode(texts)]
         how = Search(Beam(1), scored=False)
         said = [row[0].text for row in trained.translate(texts, how)]
         limits = [how.limit(len(source)) for source in sources]

@@ -207,6 +207,7 @@ def _marian(trained: Trained) -> Plan:
         "gated": False,
         "bias": True,
         "embedding_norm": False,
+        "qk_norm": False,
         "shared_embedding": True,
         "tied": True,
     }
@@ -226,7 +227,7 @@ def _marian(trained: Trained) -> Plan:
         decoder_ffn_dim=stack.feedforward,
         activation_function=stack.activation.replace("gelu_tanh", "gelu_pytorch_tanh"),
         scale_embedding=stack.scale_embedding,
-        max_position_embeddings=MARIAN_POSITIONS,
+        max_position_embeddings=max(MARIAN_POSITIONS, stack.length),
         pad_token_id=tokens.pad,
         eos_token_id=tokens.eos,
         bos_token_id=tokens.bos,

@@ -171,7 +171,8 @@ def _examples(trained: Trained, paths: Sequence[Path]) -> tuple[list[Any], list[
         sides = [tokens.encode([getattr(p, side) for p in pairs]) for side in ("source", "target")]
         if objective.reverse:
             sides.reverse()
-        return [Pair(source, target) for source, target in zip(*sides, strict=True)], None
+        room = trained.settings.model.length - 2  # as in its training
+        return [Pair(one[:room], other[:room]) for one, other in zip(*sides, strict=True)], None
     length = trained.settings.model.length
     texts = list(islice(corpus.documents(paths, reading), MOST_DOCUMENTS))
     whole = (np.concatenate([[tokens.bos], ids, [tokens.eos]]) for ids in tokens.encode(texts))

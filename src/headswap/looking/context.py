@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,8 +13,6 @@ from headswap.errors import UsageError
 from headswap.looking.reading import Read, read
 from headswap.nn.backbone import EncoderDecoder
 from headswap.use import Trained
-
-PUNCTUATION = ".,;:!?()[]«»\"'…"
 
 
 @dataclass(frozen=True)
@@ -70,22 +69,20 @@ def _vectors(trained: Trained, word: str, sentence: str) -> np.ndarray:
 
 
 def _where(trained: Trained, word: str, reading: Read) -> list[int]:
-    """The places of the word's pieces: the first that spell it and nothing more."""
+    """The places of the word's pieces: the first that spell it and nothing more, and are no part
+    of a longer word."""
     tokens, inputs = trained.tokens, reading.inputs.source or reading.inputs
     ids: list[int] = inputs.ids_BT[0].tolist()
-    wanted = word.strip().casefold()
-    for first in range(len(ids)):
-        for last in range(first, len(ids)):
-            spelled = tokens.decode(ids[first : last + 1]).strip().casefold()
-            if spelled == wanted and _ends(trained, ids, first, last):
-                return list(range(first, last + 1))
-            if len(spelled) > len(wanted):
-                break
+    ends = [len(tokens.decode(ids[:count])) for count in range(len(ids) + 1)]
+    text = tokens.decode(ids)
+    alone = rf"(?<!\w){re.escape(word.strip())}(?!\w)"
+    for found in re.finditer(alone, text, re.IGNORECASE):
+        places = [
+            place
+            for place in range(len(ids))
+            if ends[place] < found.end() and ends[place + 1] > found.start()
+        ]
+        spelled = text[ends[places[0]] : ends[places[-1] + 1]] if places else ""
+        if spelled.strip() == found[0]:
+            return places
     return []
-
-
-def _ends(trained: Trained, ids: list[int], first: int, last: int) -> bool:
-    """Whether pieces are a word of their own, and no part of a longer one."""
-    whole = trained.tokens.decode(ids).casefold().split()
-    part = trained.tokens.decode(ids[first : last + 1]).strip().casefold()
-    return any(part == token.strip(PUNCTUATION) for token in whole)

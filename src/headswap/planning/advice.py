@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -17,7 +18,9 @@ from headswap.planning.devices import DEVICES, Device
 from headswap.progress import duration
 from headswap.settings import Settings
 from headswap.text import corpus, files
-from headswap.text.corpus import Reading
+from headswap.text.check import words_in
+from headswap.text.loader import Window
+from headswap.text.pairs import read_pairs
 from headswap.text.sharded import Sharded
 from headswap.text.tokenizer import TOKENS_A_WORD
 from headswap.training import machine
@@ -44,7 +47,8 @@ def make(
     heads = settings.objective.heads(settings.model, vocabulary)
     count = ledger.parameters(settings.model, vocabulary, heads)["total"]
     flops = flops_a_token(settings)
-    tokens = tokens_of(text, settings.data.reading) if text else None
+    read = amount(text, settings) if text else None
+    tokens = None if read is None else read.tokens
     found: Table = {
         "recipe": settings.recipe,
         "objective": settings.objective.name,
@@ -55,7 +59,7 @@ def make(
         "tokens_a_step": tokens_a_step(settings),
         "text_tokens": tokens,
     }
-    steps = steps_of(settings, tokens)
+    steps = steps_of(settings, read)
     if place is not None:
         found["here"] = _here(settings, place, steps, tokens)
     listed = DEVICES.values() if named is None else [named]
@@ -132,7 +136,7 @@ def _here(
         "minutes": minutes,
         "changes": list(_changes(settings, place, precision, batch, second)),
     }
-    if minutes is not None and not settings.model.decoder_layers:
+    if minutes is not None and settings.objective.reads is Window:  # pretraining
         found["size"] = _sensible(speed * flops_a_token(settings), minutes, tokens)
     if settings.recipe == PAPER:
         found["paper_hours"] = PAPER_TOKENS / speed / 3600
@@ -235,24 +239,44 @@ def tokens_a_step(settings: Settings) -> float:
     return 2 * (settings.train.batch_tokens or whole)
 
 
-def steps_of(settings: Settings, tokens: float | None) -> float | None:
+def steps_of(settings: Settings, read: Amount | None) -> float | None:
     """Optimizer steps of the budget; None where minutes or an unknown text decide."""
     plan, a_step = settings.train, tokens_a_step(settings)
     if plan.steps is not None:
         return float(plan.steps)
     if plan.tokens is not None:
         return math.ceil(plan.tokens / a_step)
-    if plan.epochs is not None and tokens is not None:
-        return max(1, math.ceil(plan.epochs * tokens / a_step))
+    if plan.epochs is not None and read is not None:
+        each = read.tokens / a_step
+        if settings.objective.reads is not Window and not plan.batch_tokens:
+            each = read.texts / plan.batch  # however short they are
+        return max(1, math.ceil(plan.epochs * each))
     return None
 
 
-def tokens_of(paths: Sequence[Path], reading: Reading) -> float:
-    """About how many tokens a text has, from its words; shards know it."""
-    texts = [path for path in paths if not files.is_sharded(path)]
-    words = sum(len(document.split()) for document in corpus.documents(texts, reading))
+@dataclass(frozen=True)
+class Amount:
+    """How much there is to read: about so many tokens, in so many texts or pairs."""
+
+    tokens: float
+    texts: int
+
+
+def amount(paths: Sequence[Path], settings: Settings) -> Amount:
+    """What files hold, told from their words; shards know it."""
+    reading = settings.data.reading
+    words = count = 0
+    every: Iterator[tuple[str, ...]]
+    if settings.model.decoder_layers:
+        every = (pair.texts for pair in read_pairs(paths, reading))
+    else:
+        texts = [path for path in paths if not files.is_sharded(path)]
+        every = ((document,) for document in corpus.documents(texts, reading))
+    for some in every:
+        words += sum(map(words_in, some))
+        count += 1
     known = (Sharded(path).manifest.tokens for path in paths if files.is_sharded(path))
-    return words * TOKENS_A_WORD + sum(known)
+    return Amount(words * TOKENS_A_WORD + sum(known), count)
 
 
 def device_name(place: torch.device) -> str:

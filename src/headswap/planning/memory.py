@@ -78,14 +78,15 @@ def needed(
     """The peak with ``batch`` sequences of the model's full length at a time."""
     stack, plan, objective = settings.model, settings.train, settings.objective
     heads = objective.heads(stack, vocabulary)
-    count = ledger.parameters(stack, vocabulary, heads)["total"]
+    listed = ledger.entries(stack, vocabulary, heads)
+    count = sum(entry.count for entry in listed)
     length = sequence_length(settings)
     average = plan.ema is not None or plan.average_last is not None
-    fixed = ledger.memory(stack, count, plan.optimizer, average)
+    fixed = ledger.memory(stack, listed, plan.optimizer, average)
     frozen = plan.freeze == "backbone"
     learning = sum(ledger.parameters(stack, vocabulary, heads)["heads"].values())
     gradients = 4 * learning if frozen else fixed["gradients"]
-    optimizer = fixed["optimizer"] * learning // count if frozen else fixed["optimizer"]
+    optimizer = ledger.ADAMW_BYTES * learning if frozen else fixed["optimizer"]
     weights = fixed["weights"] + (4 * count if plan.keep == "best" else 0)
     packed = objective.name != "translate" or batch > 1
     kept = activations(stack, batch, length, objective.visibility, packed, precision)

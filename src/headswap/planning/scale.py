@@ -59,8 +59,8 @@ def make(
         )
     heads = settings.objective.heads(settings.model, vocabulary)
     count = ledger.parameters(settings.model, vocabulary, heads)["total"]
-    tokens = advice.tokens_of(text, settings.data.reading) if text else None
-    steps = advice.steps_of(settings, tokens)
+    read = advice.amount(text, settings) if text else None
+    steps = advice.steps_of(settings, read)
     if place is not None:
         name, free = advice.device_name(place), memory.free(place)
         precision, _ = machine.pick_precision(settings.train, place)

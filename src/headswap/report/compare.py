@@ -115,8 +115,8 @@ def _arms(runs: Sequence[Scored]) -> Iterator[Arm]:
         groups.setdefault(json.dumps(settings, sort_keys=True), []).append(run)
     for group in groups.values():
         seeds = [run.seed for run in group]
-        if len(set(seeds)) < len(seeds):
-            raise UsageError(f"two runs of one arm have the same seed {min(seeds)}")
+        if twice := [seed for seed in seeds if seeds.count(seed) > 1]:
+            raise UsageError(f"two runs of one arm have the same seed {twice[0]}")
         name = re.sub(r"[-_.]?\d+$", "", group[0].run.name) or group[0].run.name
         yield Arm(name if len(group) > 1 else group[0].run.name, sorted(group, key=_seed))
 

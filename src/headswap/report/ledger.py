@@ -18,7 +18,7 @@ def page(facts: Table) -> str:
                 times + f"({row['numbers']})" if "numbers" in row else "",
                 f"{row['count']:,}",
                 f"{row['share']:.1%}",
-                "" if "formula" not in row else "yes" if row["trainable"] else "frozen",
+                _learning(row) if "formula" in row else "",
             ]
         )
     told: Table = {
@@ -63,3 +63,9 @@ def page(facts: Table) -> str:
         ],
     }
     return pages.fill("figures.html", told, {})
+
+
+def _learning(row: Table) -> str:
+    if row["trainable"] and row["frozen"]:
+        return f"{row['times'] - row['frozen']} of {row['times']}"
+    return "yes" if row["trainable"] else "frozen"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +109,14 @@ def _at_best_rate(runs: Sequence[_Trained]) -> list[_Trained]:
         return []
     rates = sorted({run.rate for run in runs})
     best = max(rates, key=lambda rate: np.mean([r.valid for r in runs if r.rate == rate]))
-    return sorted((run for run in runs if run.rate == best), key=lambda run: run.seed)
+    chosen = sorted((run for run in runs if run.rate == best), key=lambda run: run.seed)
+    for one, other in pairwise(chosen):
+        if one.seed == other.seed:
+            raise UsageError(
+                f"{one.path} and {other.path} are of one arm, rate and seed",
+                fix="name one of them: what else they differ in is not compared here",
+            )
+    return chosen
 
 
 def _arm(key: tuple[str, int], cell: list[_Trained], drawn: np.ndarray, right: list[str]) -> Table:
@@ -213,6 +221,8 @@ def verdict(found: Table) -> str:
             parts.append(f"{with_pairs} pretraining did harm, {change}: {measured}")
         else:
             parts.append(f"{with_pairs} it made no measurable difference, {change}: {measured}")
+    if not parts:
+        return "No number of pairs has runs both with and without a base: nothing to compare."
     told = "; ".join(parts)
     return told[:1].upper() + told[1:] + "."
 

@@ -105,8 +105,10 @@ class Server:
         body = await read_json(request)
         (text,) = self._texts({"texts": [body.get("text")]}, "texts")
         target = body.get("target")
-        if target is not None and not isinstance(target, str):
-            raise Refused(422, f"target is {target!r}", "send a text or leave it out")
+        if target is not None:
+            if not isinstance(target, str):
+                raise Refused(422, f"target is {target!r}", "send a text or leave it out")
+            (target,) = self._texts({"texts": [target]}, "texts", empty=True)
 
         def work() -> str:
             seen = attention(model, read(model, text, target))

@@ -31,7 +31,9 @@ class Punctual(H11Protocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        if not self.transport.is_closing():
+        cycle = getattr(self, "cycle", None)  # perhaps of a request that had come already
+        working = cycle is not None and not cycle.more_body and not cycle.response_complete
+        if not self.transport.is_closing() and not working:
             self._arm()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -58,7 +60,8 @@ class Announced(uvicorn.Server):
         await super().startup(sockets)
         if self.started and self.servers:
             port = self.servers[0].sockets[0].getsockname()[1]
-            print(f"http://{self.config.host}:{port}", flush=True)
+            host = self.config.host
+            print(f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}", flush=True)
 
 
 def make(app: Starlette, host: str, port: int) -> uvicorn.Server:
