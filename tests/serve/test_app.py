@@ -275,4 +275,4 @@ def test_a_target_is_checked_as_any_text(models):
     ill = ask(models, where, {"text": "one", "target": "\ud800"})
     assert ill.status_code == 200, "mended, as texts are"
     long = ask(models, where, {"text": "one", "target": "x" * 50_000})
-    assert long.status_code == 422 and "characters" in long.json()["error"]
+    assert long.status_code == 422 and "characters" in long.json()["error"]["what"]
