@@ -8,11 +8,10 @@ import fsspec
 import pytest
 
 from conftest import corpus_text
-from headswap import api, cli
+from headswap import api, cli, settings
 from headswap.errors import StorageError, UsageError
 from headswap.planning import advice
 from headswap.text import remote, sharding, stretches
-from headswap.text.corpus import Reading
 from headswap.text.tokenizer import SentencePieceTokenizer
 
 SMALL = ["model.width=16", "model.layers=1", "model.heads=2", "model.feedforward=32"]
@@ -113,10 +112,11 @@ def test_a_base_goes_on_with_shards_of_its_tokenizer(folders, tmp_path):
 
 
 def test_a_plan_knows_how_long_shards_are(folders, texts):
+    made = settings.resolve("causal", "tiny")
     known = json.loads((folders[0] / "shards.json").read_text())["tokens"]
-    assert advice.tokens_of([folders[0]], Reading()) == known
-    both = advice.tokens_of([folders[0], texts[1]], Reading())
-    assert both == known + advice.tokens_of([texts[1]], Reading())
+    assert advice.amount([folders[0]], made).tokens == known
+    both = advice.amount([folders[0], texts[1]], made).tokens
+    assert both == known + advice.amount([texts[1]], made).tokens
 
 
 def test_a_dry_run_knows_shards(folders, tmp_path, capsys):
