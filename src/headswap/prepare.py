@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -283,13 +283,13 @@ class Prepared:
 
 
 def hold_out(
-    rows: Sequence[LabelledText], share: float, seed: int
+    rows: Sequence[LabelledText], share: float, seed: int, clean: Callable[[str], str] = str
 ) -> tuple[list[LabelledText], list[LabelledText]]:
-    """A stratified split by hash of the text, so that equal texts stay on one side, whatever
-    their labels."""
+    """A stratified split by hash of the text, so that texts that are equal when they are clean
+    stay on one side, whatever their labels."""
     groups: dict[int, list[int]] = {}
     for index, row in enumerate(rows):
-        groups.setdefault(fingerprint(row.text), []).append(index)
+        groups.setdefault(fingerprint(clean(row.text)), []).append(index)
     by_label: dict[str, list[int]] = {}
     for key, members in groups.items():
         by_label.setdefault(rows[members[0]].label, []).append(key)

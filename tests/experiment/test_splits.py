@@ -11,7 +11,7 @@ from headswap.errors import DataError
 from headswap.experiment import splits
 from headswap.experiment.design import Design
 from headswap.progress import Silent
-from headswap.text.corpus import LabelledText
+from headswap.text.corpus import LabelledText, Reading
 from headswap.text.likeness import fingerprint
 
 
@@ -79,3 +79,14 @@ def test_leaks_are_looked_for_in_what_the_models_read(tmp_path):
     leaked = splits.leaked_from_text(Design(table=table, **given), found)
     assert leaked == list(range(len(found["test"])))
     assert splits.leaked_from_text(Design(table=table, **{**given, "clean": ()}), found) == []
+
+
+def test_texts_that_differ_in_what_is_taken_out_stay_together(tmp_path):
+    rows = review_rows(200)
+    rows += [
+        {"text": row["text"].replace(" ", "<br />"), "label": row["label"]} for row in rows[:90]
+    ]
+    found, _ = made(tmp_path, rows, clean=("html",))
+    clean = Reading(clean=("html",)).cleaned
+    keys = {role: {fingerprint(clean(row.text)) for row in some} for role, some in found.items()}
+    assert not keys["train"] & keys["test"] and not keys["train"] & keys["valid"]

@@ -38,7 +38,7 @@ def make(design: Design, report: Reporter) -> Rows:
     _check_table(rows["train"], design.table[0], whole=not (design.valid and design.test))
     for role, share in (("test", TEST_SHARE), ("valid", VALID_SHARE)):
         if not given[role]:
-            rows["train"], rows[role] = hold_out(rows["train"], share, 0)
+            rows["train"], rows[role] = hold_out(rows["train"], share, 0, design.reading.cleaned)
             report.say(f"{role}: {counted(len(rows[role]), 'text')} held out of the table")
     known = {row.label for row in rows["train"]}
     for role in ("valid", "test"):
