@@ -201,3 +201,17 @@ def test_an_optimizer_s_state_is_as_large_as_counted(optimizer):
     real = sum(tensor.numel() * tensor.element_size() for tensor in held if tensor.numel() > 1)
     counted = ledger.memory(stack, ledger.entries(stack, 100, heads), optimizer)
     assert counted["optimizer"] == real
+
+
+@pytest.mark.parametrize("decoder", [0, 2])
+def test_what_is_told_to_be_frozen_is(decoder):
+    stack = Stack(layers=3, decoder_layers=decoder, width=32, heads=4, feedforward=64)
+    objective = Translate() if decoder else Causal()
+    heads = objective.heads(stack, 100)
+    model = new_model(stack, 100, heads, seed=0)
+    optim.freeze(model, Plan(steps=1, freeze_layers=2), 0)
+    real = {name for name, tensor in model.tensors().items() if not tensor.requires_grad}
+    told = {
+        e.name for e in ledger.entries(stack, 100, heads) if not ledger._learns(e.name, "none", 2)
+    }
+    assert told == real

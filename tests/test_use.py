@@ -202,11 +202,24 @@ def test_one_text_is_not_read_letter_by_letter(causal, hybrid, corpus):
     assert causal.evaluate(str(corpus)) == causal.evaluate([corpus])
 
 
-def test_a_sign_after_a_mask_is_read_as_in_a_text(tmp_path):
+def test_a_sign_after_a_mask_is_read_as_in_a_text():
     """Some tokenizers begin a text with a space, which does not stand before a comma."""
     trained = api.load("english-small", device="cpu")
     tokens = trained.tokens
     whole = tokens.encode(["what a film!"])[0].tolist()
-    assert scoring._inside(tokens, "!") == whole[-1:]
-    assert scoring._inside(tokens, " film!") == tokens.encode([" film!"])[0].tolist()
-    assert scoring._inside(tokens, "") == []
+    assert scoring._after_mask(tokens, "!") == whole[-1:]
+    assert scoring._after_mask(tokens, " film!") == tokens.encode([" film!"])[0].tolist()
+    assert scoring._after_mask(tokens, "") == []
+
+
+def test_a_sign_before_a_mask_is_read_as_at_a_beginning():
+    trained = api.load("english-small", device="cpu")
+    seen = []
+    backbone = trained.model.backbone
+    handle = backbone.register_forward_pre_hook(
+        lambda _, given: seen.append(given[0].ids_BT[0].tolist())
+    )
+    trained.fill("(a <mask> film)", 1)
+    handle.remove()
+    first = trained.tokens.encode(["(a"])[0].tolist()
+    assert seen[0][1 : 1 + len(first)] == first

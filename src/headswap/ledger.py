@@ -264,7 +264,7 @@ def _parts(pattern: str) -> list[str]:
 def _learns(name: str, frozen: str, freeze_layers: int) -> bool:
     if frozen == "backbone":
         return not name.startswith("backbone.")
-    layer = re.search(r"layers\.(\d+)\.", name)
+    layer = re.match(r"backbone\.(?:encoder\.)?layers\.(\d+)\.", name)  # a decoder's all learn
     if layer is not None:
         return int(layer[1]) >= freeze_layers
     return not ((frozen == "embedding" or freeze_layers) and "embedding.weight" in name)

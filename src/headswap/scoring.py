@@ -84,7 +84,7 @@ def fill(model: Model, tokens: Tokenizer, text: str, most: int) -> list[list[Can
         if number:
             places.append(len(ids))
             ids.append(mask)
-        ids += _inside(tokens, part)
+        ids += _after_mask(tokens, part) if number else tokens.encode([part])[0].tolist()
     ids.append(tokens.eos)
     length = model.backbone.stack.length
     if len(ids) > length:
@@ -102,14 +102,15 @@ def fill(model: Model, tokens: Tokenizer, text: str, most: int) -> list[list[Can
     ]
 
 
-def _inside(tokens: Tokenizer, part: str) -> list[int]:
-    """The tokens of a part of a sentence. A sign that follows a mask at once is read as it would
-    be behind a word: at a beginning, some tokenizers put a space before it."""
-    (alone, ids, behind) = (some.tolist() for some in tokens.encode(["a", part, f"a{part}"]))
+def _after_mask(tokens: Tokenizer, part: str) -> list[int]:
+    """The tokens of what follows a mask. A sign that follows it at once is read as it would be
+    behind a word: at a beginning, some tokenizers put a space before it."""
+    alone, ids, behind = (some.tolist() for some in tokens.encode(["a", part, f"a{part}"]))
     sign = part and not part[0].isspace() and not part[0].isalnum()
+    found: list[int] = ids
     if sign and behind[: len(alone)] == alone:
-        return list(behind[len(alone) :])
-    return list(ids)
+        found = behind[len(alone) :]
+    return found
 
 
 def _readable(tokens: Tokenizer, token: int) -> str:

@@ -113,8 +113,8 @@ def evaluate(
     for name, value in figures.items():
         if isinstance(value, dict):
             continue
-        shown = f"{value:.4f}" if isinstance(value, float) else value
-        shown = f"{value:,}" if isinstance(value, int) else shown
+        shown = f"{value:,}" if isinstance(value, int) else value
+        shown = f"{value:.4f}" if isinstance(value, float) else shown
         print(f"{name.replace('_', ' '):14} {shown}")
 
 

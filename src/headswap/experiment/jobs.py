@@ -66,15 +66,15 @@ class Workshop:
             linear.fit(self.plan.labels, data, valid, out, job.seed, reading)
             return
         run = Run(out)
-        if run.exists() and self._names(run, data):
+        if run.exists() and self._finds(run, data):
             pipeline.execute(run, Silent(), planned=True)
         else:
             storage.remove(out)  # of a worker that was killed as it began, or of a moved folder
             pipeline.start(self.settings(job, data, valid), out, Silent(), planned=True)
         storage.remove(out / CHECKPOINTS)
 
-    def _names(self, run: Run, data: Path) -> bool:
-        """Whether a run knows its data where they are; one that is finished needs none."""
+    def _finds(self, run: Run, data: Path) -> bool:
+        """Whether a run has its data where it knows them; one that is finished needs none."""
         return run.finished or run.settings()["data"]["train"] == [str(data.resolve())]
 
     def so_far(self, job: Job) -> float:
