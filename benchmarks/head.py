@@ -9,6 +9,7 @@ import argparse
 import json
 import statistics
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,11 @@ SHAPES = (
     (512, 1024), (2048, 1024), (4096, 1024), (4096, 512), (8192, 1024), (8192, 512), (8192, 256),
     (16384, 1024),
 )  # fmt: skip
+JOINED = (
+    (128, 64, 16, 4), (128, 64, 32, 4), (128, 64, 16, 8), (128, 64, 32, 8), (128, 128, 8, 8),
+    (128, 128, 16, 8), (64, 64, 16, 4), (64, 64, 32, 4),
+)  # fmt: skip
+"""Rows and columns of a tile, tiles a strip, warps."""
 
 
 def head(rows: int, lanes: int, repeats: int = 5) -> float:
@@ -69,6 +75,45 @@ def kernel(lanes: int | None, repeats: int = 7) -> float:
     return statistics.median(times[1:])
 
 
+def joined(shape: tuple[int, ...] | None) -> float:
+    """Milliseconds for one chunk from x to its gradient: by the joined kernel of a shape, or
+    without one, by a product and the kernel that follows it."""
+    rows, width, tokens, columns = 8_192, 208, 50_001, 50_048
+    x = torch.randn(rows, width, device="cuda", dtype=torch.bfloat16)
+    weight = 0.05 * torch.randn(columns, width, device="cuda", dtype=torch.bfloat16)
+    targets = torch.randint(0, tokens, (rows,), device="cuda")
+    weights = torch.full((rows,), 1 / rows, device="cuda")
+    losses, shares = torch.empty_like(weights), torch.empty_like(weights)
+    out = weight.new_empty((rows, columns))
+
+    def once() -> None:
+        if shape:
+            kernels.joined(x, weight, targets, weights, losses, shares, out, tokens)
+        else:
+            torch.mm(x, weight.T, out=out)
+            kernels.softmax_gradient(out, targets, weights, losses, tokens, 0.0, True)
+
+    before = kernels.TILE, kernels.ACROSS, kernels.STRIP, kernels.WARPS
+    if shape:
+        kernels.TILE, kernels.ACROSS, kernels.STRIP, kernels.WARPS = shape
+    found = speed_of(once)
+    kernels.TILE, kernels.ACROSS, kernels.STRIP, kernels.WARPS = before
+    return found
+
+
+def speed_of(once: Callable[[], None], repeats: int = 9) -> float:
+    """The median time of a call, in milliseconds."""
+    times = []
+    for _ in range(repeats + 2):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        once()
+        end.record()
+        torch.cuda.synchronize()
+        times.append(begin.elapsed_time(end))
+    return statistics.median(times[2:])
+
+
 def profiled(workload: str) -> dict[str, Any]:
     """A training step's kernels, by the milliseconds they take."""
     from torch.profiler import ProfilerActivity, profile
@@ -101,9 +146,11 @@ def main() -> None:
         {"rows": rows, "lanes": lanes, "milliseconds": head(rows, lanes)} for rows, lanes in SHAPES
     ]
     cross_entropy.CHUNK_ROWS["cuda"], kernels.LANES = before
+    joins = [{"shape": shape, "milliseconds": joined(shape)} for shape in (None, *JOINED)]
     steps = {name: profiled(name) for name in ("causal", "masked", "large")}
     options.out.write_text(
-        json.dumps({"kernel": alone, "head": sweep, "steps": steps}, indent=1) + "\n"
+        json.dumps({"kernel": alone, "head": sweep, "joined": joins, "steps": steps}, indent=1)
+        + "\n"
     )
 
 

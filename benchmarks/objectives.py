@@ -11,7 +11,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import lzma
 import os
+import random
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -21,6 +24,7 @@ from common import headswap
 from english_small import write_text as write_imdb
 
 from headswap import ledger, settings
+from headswap.experiment.sharing import side_by_side
 from headswap.text import tokenizer
 from headswap.text.corpus import Reading
 from headswap.text.corpus import texts as texts_of
@@ -38,6 +42,9 @@ TASKS = {
     "french": ("cls-books/train.jsonl.gz", "cls-books/valid.jsonl.gz", "cls-books/test.jsonl.gz"),
     "imdb": ("aclImdb/train.jsonl.xz", "aclImdb/test.jsonl.xz"),
 }
+HELD_OUT = 1_000
+"""Labels of a task that brings no validation: more would take longer than the training."""
+JUDGES = 4
 OBJECTIVES = {
     "causal": ("causal", []),
     "masked": ("masked", []),
@@ -69,26 +76,40 @@ def texts(data: Path, corpus: str, runs: Path) -> list[Path]:
         return [data / path for path in CORPORA[corpus]]
     cleaned = runs / "imdb.txt"
     if not cleaned.exists():
-        runs.mkdir(parents=True, exist_ok=True)
         write_imdb(data / "aclImdb", cleaned)
     return [cleaned]
 
 
-def words_of(data: Path, corpus: str, options: Any) -> Path:
+def tables(data: Path, corpus: str, runs: Path) -> tuple[Path, Path, Path]:
+    """What is trained on, chosen by and tested on."""
+    train, *valid, test = (data / name for name in TASKS[corpus])
+    if valid:
+        return train, valid[0], test
+    with lzma.open(train, "rt", encoding="utf-8") as stream:
+        rows = list(stream)
+    random.Random(0).shuffle(rows)
+    made = runs / f"{corpus}-train.jsonl", runs / f"{corpus}-valid.jsonl"
+    for path, some in zip(made, (rows[HELD_OUT:], rows[:HELD_OUT]), strict=True):
+        path.write_text("".join(some), encoding="utf-8")
+    return *made, test
+
+
+def words_of(files: Sequence[Path], corpus: str, options: Any) -> Path:
     """The tokenizer that all bases of a corpus share, made or found done."""
     if options.tokenizer:
         return Path(options.tokenizer)
     folder: Path = options.runs / f"tokenizer-{corpus}"
     if not (model := folder / "sentencepiece.model").exists():
         reading, plan = Reading(clean=("html",)), settings.resolve("causal", options.recipe)
-        files = texts(data, corpus, options.runs)
         documents = (text for file in files for text in texts_of(file, reading))
         folder.mkdir(parents=True, exist_ok=True)
         tokenizer.train(documents, plan.tokenizer).save(folder)
     return model
 
 
-def pretrained(data: Path, corpus: str, name: str, seed: int, words: Path, options: Any) -> Path:
+def pretrained(
+    files: Sequence[Path], corpus: str, name: str, seed: int, words: Path, options: Any
+) -> Path:
     """One base, made or found done."""
     objective, changes = OBJECTIVES[name]
     out: Path = options.runs / f"{corpus}-{name.replace(' ', '-')}-{seed}"
@@ -96,7 +117,7 @@ def pretrained(data: Path, corpus: str, name: str, seed: int, words: Path, optio
         headswap("resume", out)
     else:
         headswap(
-            "train", objective, *texts(data, corpus, options.runs),
+            "train", objective, *files,
             "--recipe", options.recipe, "--tokens", tokens_of(objective, options),
             "--batch", options.batch, "--seed", seed, "--out", out,
             "--set", "data.clean=['html']", "--set", "train.evaluate_every=200",
@@ -122,9 +143,8 @@ def fine_tuned(data: Path, corpus: str, bases: list[Path], options: Any) -> dict
     if (out / "plan.json").exists():
         headswap("resume", out, quiet=False)
     else:
-        tables = [data / name for name in TASKS[corpus]]
-        arguments: list[object] = ["transfer", tables[0], "--test", tables[-1]]
-        arguments += ["--valid", tables[1]] if len(tables) > 2 else []
+        train, valid, test = tables(data, corpus, options.runs)
+        arguments: list[object] = ["transfer", train, "--valid", valid, "--test", test]
         arguments += [part for base in bases for part in ("--from", base)]
         arguments += ["--labels", options.labels, "--seeds", options.tunings, "--no-probe"]
         arguments += ["--workers", options.workers] if options.workers else []
@@ -155,19 +175,21 @@ def main() -> None:
     options = parser.parse_args()
     data = Path(os.environ["HEADSWAP_DATA"])
     found = json.loads(options.out.read_text()) if options.out.exists() else {}
-    results = found.get("results", {})
+    results, made = found.get("results", {}), found.get("made", {})
+    options.runs.mkdir(parents=True, exist_ok=True)
     for corpus in options.corpora.split(","):
-        words = words_of(data, corpus, options)
+        files = texts(data, corpus, options.runs)
+        words = words_of(files, corpus, options)
         wanted = [(name, seed) for name in OBJECTIVES for seed in range(options.seeds)]
-        make = partial(pretrained, data, corpus, words=words, options=options)
-        with ThreadPoolExecutor(options.jobs) as pool:
+        make = partial(pretrained, files, corpus, words=words, options=options)
+        judge = partial(judged, data / "blimp/blimp.jsonl.xz", options.device)
+        with side_by_side(options.device, options.jobs), ThreadPoolExecutor(options.jobs) as pool:
             bases = dict(zip(wanted, pool.map(make, *zip(*wanted, strict=True)), strict=True))
-        pairs = data / "blimp/blimp.jsonl.xz"
-        english = list(bases) if corpus == "imdb" else []
-        with ThreadPoolExecutor(options.jobs) as pool:  # beside the fine-tuning
-            asked = {key: pool.submit(judged, pairs, options.device, bases[key]) for key in english}
-            scores = fine_tuned(data, corpus, list(bases.values()), options)
-            said = {key: future.result() for key, future in asked.items()}
+            with ThreadPoolExecutor(JUDGES) as judges:  # beside the fine-tuning
+                english = bases if corpus == "imdb" else {}
+                asked = {key: judges.submit(judge, base) for key, base in english.items()}
+                scores = fine_tuned(data, corpus, list(bases.values()), options)
+                said = {key: future.result() for key, future in asked.items()}
         results[corpus] = {}
         for name, (objective, _) in OBJECTIVES.items():
             mine = [bases[name, seed] for seed in range(options.seeds)]
@@ -181,13 +203,14 @@ def main() -> None:
             results[corpus][name] = row
         others = {name: row for name, row in scores.items() if row["kind"] != "pretrained"}
         results[corpus]["beside"] = others
-        table = {
-            "command": f"python benchmarks/objectives.py --tokens {options.tokens} "
-            f"--seeds {options.seeds} --tunings {options.tunings} --labels {options.labels}",
+        made[corpus] = {
+            "command": f"python benchmarks/objectives.py --corpora {corpus} --tokens "
+            f"{options.tokens} --seeds {options.seeds} --tunings {options.tunings} --labels "
+            f"{options.labels}",
             "training_flops": options.tokens * flops_a_token("causal", options.recipe),
             "labels": options.labels,
-            "results": results,
         }
+        table = {"made": made, "results": results}
         options.out.parent.mkdir(parents=True, exist_ok=True)
         options.out.write_text(json.dumps(table, indent=1) + "\n")
         print(corpus, {name: row.get("accuracy") for name, row in results[corpus].items()})

@@ -297,19 +297,28 @@ def kills() -> str:
     return "\n".join(lines)
 
 
+TUNED_ON = {"french": "cls-books", "imdb": "IMDb"}
+
+
 def objectives() -> str:
     found = load("objectives")
+    budgets = " and ".join(
+        f"{made['training_flops']:.2e} on {corpus}" for corpus, made in found["made"].items()
+    )
     lines = [
         "## Objectives at equal compute",
         "",
-        "The recipe `small` pretrained with each objective at the same training FLOPs "
-        f"({found['training_flops']:.2e}), one tokenizer a corpus, on one GPU. Losses of "
+        f"The recipe `small` pretrained with each objective at the same training FLOPs ({budgets}),"
+        " one tokenizer a corpus, on one GPU. Losses are the first seed's. Those of "
         "different objectives measure different things and are not comparable with each other; "
         "BLiMP (67,000 English minimal pairs, of which chance gets half) is, within a way of "
         "scoring: the chain rule for causal, pseudo-likelihood for masked models.",
         "",
         "```sh",
-        found["command"] + " --out docs/results/objectives.json",
+        *(
+            f"{made['command']} --out docs/results/objectives.json"
+            for made in found["made"].values()
+        ),
         "```",
         "",
         "| corpus | objective | tokens | validation loss, first to last | BLiMP causal | "
@@ -339,10 +348,12 @@ def objectives() -> str:
             )
     tuned = {corpus: arms for corpus, arms in found["results"].items() if "beside" in arms}
     if tuned:
+        labels = " and ".join(
+            f"{found['made'][corpus]['labels']:,} labels of {TUNED_ON[corpus]}" for corpus in tuned
+        )
         lines += [
             "",
-            f"Fine-tuned on {found['labels']:,} labels of cls-books (French) and of IMDb: test "
-            "accuracy by seed of pretraining, each the mean of as many seeds of fine-tuning.",
+            f"Fine-tuned on {labels}: test accuracy by seed of pretraining.",
             "",
             "| task | objective | mean | by seed of pretraining |",
             "|---|---|---|---|",

@@ -18,6 +18,8 @@ from headswap.text.tokenizer import MASK, Tokenizer
 from headswap.types import Ids
 
 ROWS = 256
+TOKENS = {"cpu": 2_048, "cuda": 65_536}
+"""Read at a time where each token of a sentence is hidden by itself."""
 
 
 @dataclass(frozen=True)
@@ -47,25 +49,25 @@ def causal_scores(model: Model, tokens: Tokenizer, sentences: Sequence[Ids]) -> 
 def masked_scores(model: Model, tokens: Tokenizer, sentences: Sequence[Ids]) -> np.ndarray:
     """The pseudo-log-likelihood of each sentence: every token hidden once, by itself
     (Salazar et al. 2020, section 2)."""
-    mask = _mask_of(tokens)
-    rows, places, answers, owners = [], [], [], []
-    for owner, ids in enumerate(sentences):
-        whole = np.concatenate([[tokens.bos], ids, [tokens.eos]])
-        for place in range(1, len(whole) - 1):
-            hidden = whole.copy()
-            hidden[place] = mask
-            rows.append(hidden)
-            places.append(place)
-            answers.append(int(whole[place]))
-            owners.append(owner)
-    scores = np.zeros(len(sentences))
-    for group in by_length([len(row) for row in rows], ROWS):
+    mask, most = _mask_of(tokens), TOKENS.get(model.device.type, TOKENS["cpu"])
+    rows = [np.concatenate([[tokens.bos], ids, [tokens.eos]]) for ids in sentences]
+    scores = np.zeros(len(rows))
+    for group in by_length([len(row) ** 2 for row in rows], len(rows), most):
         table = pad_rows([rows[i] for i in group], tokens.pad)
-        lengths = torch.tensor([len(rows[i]) for i in group])
-        visibility = Visibility.of_lengths("full", lengths, table.shape[1])
-        where = np.array([line * table.shape[1] + places[i] for line, i in enumerate(group)])
-        losses = _losses(model, table, visibility, where, np.array([answers[i] for i in group]))
-        np.add.at(scores, [owners[i] for i in group], -losses)
+        lengths = np.array([len(rows[i]) for i in group])
+        owners = np.repeat(np.arange(len(group)), lengths - 2)
+        places = np.concatenate([np.arange(1, length - 1) for length in lengths])
+        few = max(1, most // table.shape[1])
+        for first in range(0, len(owners), few):
+            owner, place = owners[first : first + few], places[first : first + few]
+            line, hidden = np.arange(len(owner)), table[owner]
+            answers = hidden[line, place]
+            hidden[line, place] = mask
+            visibility = Visibility.of_lengths(
+                "full", torch.from_numpy(lengths[owner]), table.shape[1]
+            )
+            losses = _losses(model, hidden, visibility, line * table.shape[1] + place, answers)
+            scores[group] -= np.bincount(owner, losses, minlength=len(group))
     return scores
 
 

@@ -158,7 +158,8 @@ def _fused(
     smoothing: float,
     learning: tuple[bool, ...],
 ) -> Found:
-    """On a GPU: bf16 products of aligned sizes and one kernel of our own between them.
+    """On a GPU: bf16 products of aligned sizes and a kernel of our own between them, or one that
+    joins the first product to what follows it.
 
     The vocabulary is padded to a multiple of 64 and the width to one of 8, neither seen from
     outside. A bias is one more column of the weights, beside a one in each x: its gradient
@@ -181,23 +182,30 @@ def _fused(
     grad_x = torch.empty_like(low_x) if learns else None
     grad_w = weight.new_zeros(weight.shape, dtype=torch.float32) if any(learning[1:3]) else None
     each_N = torch.empty(count, device=x_ND.device, dtype=torch.float32)
+    joined = learns and not smoothing and kernels.joins(x_ND.device, columns)
+    shares = torch.empty_like(each_N)
     rows = CHUNK_ROWS["cuda"]
     buffer = weight.new_empty((min(rows, count), padded))
     for start in range(0, count, rows):
         part = slice(start, start + rows)
         x = low_x[part]
         logits = buffer[: len(x)]
-        torch.mm(x, weight.T, out=logits)
-        kernels.softmax_gradient(
-            logits, targets_N[part], weights_N[part], each_N[part], tokens, smoothing, learns
-        )
+        targets, weights, each = targets_N[part], weights_N[part], each_N[part]
+        if joined:
+            x = kernels.joined(x, weight, targets, weights, each, shares[part], logits, tokens)
+        else:
+            torch.mm(x, weight.T, out=logits)
+            kernels.softmax_gradient(logits, targets, weights, each, tokens, smoothing, learns)
         if grad_x is not None:
             torch.mm(logits, weight, out=grad_x[part])
         if grad_w is not None:
             _add_product(grad_w, logits.T, x)
+    if grad_x is not None:
+        grad_x = grad_x[:, :width]
+        grad_x = (grad_x * shares[:, None] if joined else grad_x).to(x_ND.dtype)
     return (
         each_N,
-        None if grad_x is None else grad_x[:, :width].to(x_ND.dtype),
+        grad_x,
         None if grad_w is None or not learning[1] else grad_w[:tokens, :width].contiguous(),
         None if grad_w is None or not learning[2] else grad_w[:tokens, width].contiguous(),
     )

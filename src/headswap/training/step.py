@@ -69,7 +69,7 @@ class Step:
     def __call__(self, parts: Sequence[Batch], rate: float, seed: int) -> None:
         """Learn from a global batch in its parts."""
         optim.set_rate(self.optimizer, rate)
-        torch.manual_seed(seed)
+        _seed(self.model.device, seed)
         counts = total_counts(parts)
         if not self.records:
             self._learn([part.to(self.model.device) for part in parts], counts)
@@ -160,7 +160,7 @@ class Step:
     def settle(self, parts: Sequence[Batch]) -> None:
         """Let DDP lay out its buckets, which it does after its first pass: a resumed training
         then adds gradients up in the same order as one that was not interrupted."""
-        torch.manual_seed(0)
+        _seed(self.model.device, 0)
         moved = parts[0].to(self.model.device)
         self._loss(moved, dict(moved.counts))[0].backward()  # type: ignore[no-untyped-call]
         self.optimizer.zero_grad(set_to_none=True)
@@ -294,3 +294,12 @@ def _shapes(parts: Sequence[Batch]) -> Any:
         (inputs(part.inputs), tuple((name, targets(t)) for name, t in part.targets.items()))
         for part in parts
     )
+
+
+def _seed(device: torch.device, seed: int) -> None:
+    """What torch.manual_seed does, for this device alone: that one looks after every kind of
+    device that torch knows, which takes longer than many a step."""
+    torch.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        place = torch.cuda.current_device() if device.index is None else device.index
+        torch.cuda.default_generators[place].manual_seed(seed)
