@@ -30,7 +30,7 @@ def trained(run: Path, data: Path, pair: tuple[str, str], seed: int, settings: l
 
     arguments: list[object] = ["train", "translate", *files("train"), "--valid", *files("val")]
     arguments += ["--recipe", "tiny-translate", "--seed", seed, "--out", run]
-    for setting in settings:
+    for setting in (*settings, f"translate.language={pair[1]}"):
         arguments += ["--set", setting]
     if not (run / "model.safetensors").exists():
         headswap(*arguments)

@@ -28,6 +28,7 @@ from headswap.experiment.sharing import side_by_side
 from headswap.text import tokenizer
 from headswap.text.corpus import Reading
 from headswap.text.corpus import texts as texts_of
+from headswap.training.machine import pick_device
 
 CORPORA = {
     "french": (
@@ -173,7 +174,7 @@ def main() -> None:
     parser.add_argument("--tokenizer", type=Path, help="of a former run, to begin sooner")
     parser.add_argument("--device", default="auto")
     options = parser.parse_args()
-    data = Path(os.environ["HEADSWAP_DATA"])
+    data, device = Path(os.environ["HEADSWAP_DATA"]), pick_device(options.device).type
     found = json.loads(options.out.read_text()) if options.out.exists() else {}
     results, made = found.get("results", {}), found.get("made", {})
     options.runs.mkdir(parents=True, exist_ok=True)
@@ -183,7 +184,7 @@ def main() -> None:
         wanted = [(name, seed) for name in OBJECTIVES for seed in range(options.seeds)]
         make = partial(pretrained, files, corpus, words=words, options=options)
         judge = partial(judged, data / "blimp/blimp.jsonl.xz", options.device)
-        with side_by_side(options.device, options.jobs), ThreadPoolExecutor(options.jobs) as pool:
+        with side_by_side(device, options.jobs), ThreadPoolExecutor(options.jobs) as pool:
             bases = dict(zip(wanted, pool.map(make, *zip(*wanted, strict=True)), strict=True))
             with ThreadPoolExecutor(JUDGES) as judges:  # beside the fine-tuning
                 english = bases if corpus == "imdb" else {}
@@ -194,7 +195,8 @@ def main() -> None:
         for name, (objective, _) in OBJECTIVES.items():
             mine = [bases[name, seed] for seed in range(options.seeds)]
             row: dict[str, Any] = {
-                "tokens": tokens_of(objective, options),
+                "budget": tokens_of(objective, options),
+                "tokens": curve(mine[0])[-1]["tokens"],
                 "valid_curve": curve(mine[0]),
                 "accuracy": [scores[base.name]["accuracy_by_seed"] for base in mine],
             }

@@ -70,7 +70,8 @@ class Measured:
         said = [some[0].text for some in translator([pair.source for pair in pairs])]
         right = [pair.target for pair in pairs]
         exact = sum(a == b for a, b in zip(said, right, strict=True)) / len(right)
-        return {"sentences": len(pairs), **bleu.scores(said, right), "exact_match": exact}
+        found = bleu.scores(said, right, objective.language)
+        return {"sentences": len(pairs), **found, "exact_match": exact}
 
     def _minimal_pairs(self, paths: Sequence[Path]) -> Table:
         """The share of pairs whose good sentence is likelier: by the chain rule for a causal

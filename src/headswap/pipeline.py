@@ -18,6 +18,7 @@ from headswap import settings as settings_module
 from headswap.errors import HeadswapError, Interrupted, StorageError, UsageError
 from headswap.nn.model import Model
 from headswap.objectives import Classify, Translate
+from headswap.objectives.masked import pairs_sentences
 from headswap.planning import advice
 from headswap.prepare import ROLES, Prepared, split_rows, with_labels
 from headswap.progress import Reporter
@@ -212,7 +213,7 @@ def execute(
         "tokens": state.tokens,
         "best_step": state.best_step,
         "parameters": sum(tensor.numel() for tensor in model.tensors().values()),
-        "flops": _flops(settings, tokens.size, state.tokens, state.step),
+        "flops": _flops(settings, tokens.size, state.tokens, data.length),
     }
     if seen is not None:
         summary["examples"] = len(seen)
@@ -284,8 +285,7 @@ def _check_plan(settings: Settings) -> None:
         )
     if plan.batch_tokens is not None and not isinstance(objective, Translate):
         raise UsageError("train.batch_tokens is a translator's", fix="set train.batch")
-    masked = getattr(objective, "masked", objective)
-    if getattr(masked, "next_sentence", False) and plan.batch // plan.accumulate < 2:
+    if pairs_sentences(objective) and plan.batch // plan.accumulate < 2:
         raise UsageError(
             "next_sentence takes wrong sentences from the same part of a batch, and one of "
             f"{plan.batch} in {plan.accumulate} has none",
@@ -293,14 +293,13 @@ def _check_plan(settings: Settings) -> None:
         )
 
 
-def _flops(settings: Settings, vocabulary: int, tokens: int, steps: int) -> float:
+def _flops(settings: Settings, vocabulary: int, tokens: int, length: float) -> float:
     """What the training cost, from the structure; a frozen backbone is only read forwards."""
     objective, stack = settings.objective, settings.model
-    length = min(stack.length, tokens / max(steps * settings.train.batch, 1))
     a_token = ledger.flops_a_token(
         stack,
         objective.heads(stack, vocabulary),
-        length,
+        min(stack.length, length),
         objective.scored,
         objective.visibility == "causal",
     )

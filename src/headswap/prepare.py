@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import sys
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from headswap.errors import DataError, UsageError
-from headswap.objectives import Classify, Translate
+from headswap.objectives import Classify, Context, Translate
 from headswap.progress import Reporter, size
-from headswap.randomness import derive
+from headswap.randomness import derive, generator
 from headswap.settings import DataPlan, Settings
 from headswap.text import corpus, files, shards
 from headswap.text.corpus import LabelledText
@@ -46,6 +48,7 @@ LONG = {
 ROLES = ("train", "valid", "test")
 LABELS_HELD_OUT, WINDOWS_HELD_OUT, MOST_WINDOWS_HELD_OUT = 0.1, 0.01, 500
 PAIRS_HELD_OUT, MOST_PAIRS_HELD_OUT = 0.02, 1_000
+SAMPLED_BATCHES = 8
 
 
 Rows = dict[str, list[LabelledText]]
@@ -82,12 +85,17 @@ def _split_pairs(settings: Settings, paths: Mapping[str, Sequence[Path]]) -> Pai
         share = PAIRS_HELD_OUT if data.hold_out is None else data.hold_out
         named = [LabelledText(pair.source, "") for pair in pairs["train"]]
         _, away = hold_out(named, share, settings.train.seed)
-        drawn = sorted(
-            away, key=lambda row: derive(settings.train.seed, "held", fingerprint(row.text))
-        )
-        held = {row.text for row in drawn[:MOST_PAIRS_HELD_OUT]}
-        pairs["valid"] = [pair for pair in pairs["train"] if pair.source in held]
-        pairs["train"] = [pair for pair in pairs["train"] if pair.source not in held]
+        repeats = Counter(fingerprint(row.text) for row in away)
+        held: set[int] = set()
+        room = MOST_PAIRS_HELD_OUT
+        for key in sorted(repeats, key=lambda key: derive(settings.train.seed, "held", key)):
+            if repeats[key] <= room:
+                held.add(key)
+                room -= repeats[key]
+        sides = [fingerprint(pair.source) in held for pair in pairs["train"]]
+        both = list(zip(pairs["train"], sides, strict=True))
+        pairs["valid"] = [pair for pair, away_too in both if away_too]
+        pairs["train"] = [pair for pair, away_too in both if not away_too]
     return pairs
 
 
@@ -136,11 +144,10 @@ class Prepared:
         loader = BucketLoader(train_rows, lengths, plan.batch, plan.seed)
         truth = [example.label for example in valid_rows]
         stack = self.settings.model
-        rows_read = (
-            row for one in train_rows for row in objective.rows(one.ids, stack, self.tokens)
-        )
-        tokens = sum(map(len, rows_read)) / len(train_rows)
-        return Data(loader, valid_rows, truth, tokens * plan.batch)
+        read = [
+            len(row) for one in train_rows for row in objective.rows(one.ids, stack, self.tokens)
+        ]
+        return Data(loader, valid_rows, truth, sum(read) / loader.batches, sum(read) / len(read))
 
     def _translated(self, objective: Translate, pairs: PairRows) -> Data:
         plan = self.settings.train
@@ -160,7 +167,8 @@ class Prepared:
         if plan.batch_tokens is not None:
             loader = TokenLoader(train, lengths, plan.batch_tokens, plan.seed)
         total = sum(len(pair.source) + len(pair.target) + 2 for pair in train)
-        return Data(loader, encoded["valid"], None, total / loader.batches)
+        length = total / (2 * len(train))
+        return Data(loader, encoded["valid"], None, total / loader.batches, length)
 
     def encoded_pairs(self, some: Sequence[PairText], role: str) -> list[Pair]:
         """Pairs as ids; those that are scored are cut to what the model can read."""
@@ -187,7 +195,20 @@ class Prepared:
             f"{counted(windows.count - windows.held_out, 'window')} of {length} to train on, "
             f"{len(valid):,} to validate"
         )
-        return Data(WindowLoader(windows, plan.batch, plan.seed), valid, None, plan.batch * length)
+        loader = WindowLoader(windows, plan.batch, plan.seed)
+        return Data(loader, valid, None, *self._read_a_step(loader))
+
+    def _read_a_step(self, loader: Loader[Window]) -> tuple[float, float]:
+        """The tokens of a step and of a sequence, as the first batches have them: an objective
+        may leave a part of its windows out."""
+        settings, tokens, rows = self.settings, [], []
+        for step in range(min(loader.batches, SAMPLED_BATCHES)):
+            noise = generator(settings.train.seed, "sampled", step)
+            context = Context(settings.model, self.tokens, noise, step, training=True)
+            made = settings.objective.batch(loader.batch(0, step), context)
+            tokens.append(made.tokens)
+            rows.append(len(made.inputs.ids_BT))
+        return sum(tokens) / len(tokens), sum(tokens) / sum(rows)
 
     def _mixture(self) -> Data:
         """Each training file is a corpus of its own, read as much as its weight says; without
@@ -205,24 +226,22 @@ class Prepared:
             else:
                 valid += held[: max(1, MOST_WINDOWS_HELD_OUT // len(self.paths["train"]))]
         weights = data.weights or tuple(float(s.count - s.held_out) for s in sources)
-        batches = -(-sum(s.count - s.held_out for s in sources) // plan.batch)
-        steps = plan.total_steps(batches, plan.batch * length)
+
+        def mixed(steps: int) -> MixedLoader:
+            end = data.weights_end or weights
+            return MixedLoader(sources, weights, end, plan.batch, plan.seed, steps)
+
+        read = self._read_a_step(mixed(sys.maxsize))
+        steps = plan.total_steps(mixed(1).batches, read[0])
         if data.weights_end and steps is None:
             raise UsageError("data.weights_end needs a budget in steps, epochs or tokens")
-        loader = MixedLoader(
-            sources,
-            weights,
-            data.weights_end or weights,
-            plan.batch,
-            plan.seed,
-            steps or 1,
-        )
+        loader = mixed(steps or 1)
         for place, source, weight in zip(data.train, sources, weights, strict=True):
             share, name = weight / sum(weights), place.rstrip("/").rpartition("/")[2]
             self.report.say(
                 f"{name}: {counted(source.count, 'window')}, {share:.1%} of the reading"
             )
-        return Data(loader, valid, None, plan.batch * length)
+        return Data(loader, valid, None, *read)
 
     def _split(self, main: Shards | Sharded) -> tuple[Source, list[Window]]:
         """Windows to train on, and those that validate: held out, or of files of their own."""

@@ -33,7 +33,7 @@ class Candidate:
 @torch.no_grad()
 def causal_scores(model: Model, tokens: Tokenizer, sentences: Sequence[Ids]) -> np.ndarray:
     """The log-probability of each sentence, its end included."""
-    rows = [np.concatenate([[tokens.bos], ids, [tokens.eos]]) for ids in sentences]
+    rows = _rows(model, tokens, sentences)
     scores = np.zeros(len(rows))
     for group in by_length([len(row) for row in rows], ROWS):
         table = pad_rows([rows[i] for i in group], tokens.pad)
@@ -50,7 +50,7 @@ def masked_scores(model: Model, tokens: Tokenizer, sentences: Sequence[Ids]) -> 
     """The pseudo-log-likelihood of each sentence: every token hidden once, by itself
     (Salazar et al. 2020, section 2)."""
     mask, most = _mask_of(tokens), TOKENS.get(model.device.type, TOKENS["cpu"])
-    rows = [np.concatenate([[tokens.bos], ids, [tokens.eos]]) for ids in sentences]
+    rows = _rows(model, tokens, sentences)
     scores = np.zeros(len(rows))
     for group in by_length([len(row) ** 2 for row in rows], len(rows), most):
         table = pad_rows([rows[i] for i in group], tokens.pad)
@@ -126,6 +126,17 @@ def _mask_of(tokens: Tokenizer) -> int:
     if mask is None:
         raise UsageError("this run's tokenizer has no <mask>", fix="use a masked or hybrid run")
     return mask
+
+
+def _rows(model: Model, tokens: Tokenizer, sentences: Sequence[Ids]) -> list[Ids]:
+    rows = [np.concatenate([[tokens.bos], ids, [tokens.eos]]) for ids in sentences]
+    stack, longest = model.backbone.stack, max(map(len, rows), default=0)
+    if stack.positions == "learned" and longest > stack.length:
+        raise UsageError(
+            f"a sentence is {longest} tokens long and the model reads {stack.length}",
+            fix="leave it out: learned positions end there",
+        )
+    return rows
 
 
 def _losses(

@@ -100,7 +100,8 @@ def judged(
     """The translations of a split, one JSON line each, and their scores."""
     found = Translator(model, tokens, objective)([pair.source for pair in pairs])
     said = [some[0] for some in found]
-    return lines(pairs, said), bleu.scores([one.text for one in said], [p.target for p in pairs])
+    texts, right = [one.text for one in said], [pair.target for pair in pairs]
+    return lines(pairs, said), bleu.scores(texts, right, objective.language)
 
 
 def lines(pairs: Sequence[PairText], said: Sequence[Translation]) -> str:

@@ -131,6 +131,8 @@ def test_pairs_without_a_second_sentence_weigh_nothing(windows, tokens):
         ids = row[:length]
         assert bool(weight) == (ids[-2] != separator and ids[1] != separator)
     assert 0 < made.counts["pair"] == float(pair.weights_N.sum()) < 16
+    alone = make(Masked(next_sentence=True), windows[:1], tokens)
+    assert alone.counts["pair"] == 0, "what can only be right teaches nothing"
 
 
 def test_a_hybrid_is_not_judged_by_what_has_no_turn():

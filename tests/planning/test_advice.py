@@ -10,7 +10,7 @@ import torch
 
 from headswap import settings
 from headswap.cli import main as run
-from headswap.errors import UsageError
+from headswap.errors import ResourceError, UsageError
 from headswap.planning import advice, complexity, devices, memory, rates
 from headswap.progress import Silent
 
@@ -144,3 +144,17 @@ def test_classifiers_read_texts_and_translators_pairs(tmp_path):
     assert advice.steps_of(other, read) >= 1
     here = advice.make(made, [table], torch.device("cpu"), None)["here"]
     assert "size" not in here, "a size is for pretraining"
+
+
+def test_parts_of_a_batch_keep_two_rows_where_sentences_are_paired(monkeypatch):
+    monkeypatch.setattr(memory, "free", lambda place: 2 * 2**20)
+
+    def needed(*arguments):
+        return memory.Memory(0, 0, 0, 0, 0, 0, 2**20 if arguments[-1] == 1 else 2**30)
+
+    monkeypatch.setattr(memory, "needed", needed)
+    changes = [{"train": {"batch": 8}}, {"masked": {"next_sentence": True}}]
+    plain, _ = advice.line(settings.resolve("masked", "tiny", changes[:1]), CPU)
+    assert plain.train.accumulate == 8
+    with pytest.raises(ResourceError, match="two sequences"):
+        advice.line(settings.resolve("masked", "tiny", changes), CPU)

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
 from conftest import review_rows, write_jsonl
 from headswap import api
 from headswap.errors import DataError, StorageError, UsageError
+from headswap.report import bleu, warm
 from headswap.report.compare import compare, lines
 
 SMALL = {"model": {"width": 16, "layers": 1, "heads": 2, "feedforward": 32, "length": 32}}
@@ -108,3 +110,26 @@ def test_only_seeds_that_both_arms_have_make_a_difference(runs):
     (row,) = found["differences"]
     slow, fast = (arm["accuracy_by_seed"][0] for arm in found["arms"])
     assert row["paired_seeds"] == [0] and row["gain"] == pytest.approx(fast - slow)
+
+
+def test_a_warm_start_is_judged_by_the_seeds_that_both_arms_have():
+    right = [f"the cat number {i} sat on the red mat today" for i in range(20)]
+    fair = [text.replace("red", "blue") for text in right]
+    poor = [text.replace("cat", "dog") for text in fair]
+
+    def run(arm, seed, said):
+        return warm._Trained(arm, 20, 1e-3, seed, 0.0, said, right, [], {}, Path(arm))
+
+    one = [run("scratch", 0, fair), run("scratch", 1, fair), run("scratch", 2, poor)]
+    two = [run("from x", 0, fair), run("from x", 1, fair)]
+    drawn = [bleu.resampled([each.said for each in cell], right) for cell in (one, two)]
+    found = warm._difference(one, two, *drawn)
+    assert found["seeds"] == 2
+    assert found["gain"] == 0 == found["over_sentences"]["low"] == found["over_sentences"]["high"]
+
+
+def test_older_papers_words_are_cut_by_the_targets_rules():
+    pytest.importorskip("sacremoses")
+    said, right = ["voici l'uniforme du petit soldat"], ["voici uniforme du petit soldat"]
+    scores = {language: bleu.tokenized_bleu(said, right, language) for language in ("en", "fr")}
+    assert scores["fr"] > scores["en"]

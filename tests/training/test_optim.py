@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -9,7 +11,7 @@ from headswap.errors import ResourceError
 from headswap.progress import Silent
 from headswap.training import machine, optim
 from headswap.training.muon import Muon, orthogonal
-from headswap.training.plan import Plan
+from headswap.training.plan import Plan, doubts
 
 SMALL = [
     {"model": {"width": 16, "layers": 2, "heads": 2, "feedforward": 32, "length": 24}},
@@ -146,6 +148,35 @@ def test_layers_thaw_from_the_top():
     assert learning(1.0) == {"layers.1"}
     assert learning(2.0) == {"layers.0", "layers.1"}
     assert "embedding.weight" in learning(3.0)
+
+
+def test_a_layer_thaws_at_its_very_step():
+    """Not one later, because 0.3 / 0.1 is a little less than 3."""
+    model = causal_model(replace(STACKS["classic"], layers=6), 40)
+    plan = Plan(steps=1, unfreeze=0.1)
+    for step in range(1, 7):
+        optim.freeze(model, plan, step / 10)
+        learn = {
+            name.split(".")[2]
+            for name, tensor in model.tensors().items()
+            if ".layers." in name and tensor.requires_grad
+        }
+        assert len(learn) == step
+
+
+def test_a_gpu_that_is_not_there_is_named(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    chosen = []
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    with pytest.raises(ResourceError, match="end at cuda:1"):
+        machine.pick_device("cuda:2")
+    assert machine.pick_device("cuda:1") == chosen[0] == torch.device("cuda", 1)
+
+
+def test_an_early_end_averages_nothing_and_is_told_before():
+    told = list(doubts(Plan(steps=100, average_last=4, patience=2), 100))
+    assert len(told) == 1 and "patience" in told[0]
 
 
 def test_a_compiler_that_fails_costs_one_line(corpus_file, tmp_path, monkeypatch):

@@ -256,7 +256,8 @@ def _exponentials(  # type: ignore[no-untyped-def]
     first = strip * STRIP * ACROSS
     for begin in tl.range(first, min(first + STRIP * ACROSS, columns), ACROSS, num_stages=1):
         product = tl.dot(left, weight.load([begin, 0]).T)
-        e = tl.exp2(tl.minimum(product * LOG2E - start[:, None], HIGHEST))
+        power = product * LOG2E - start[:, None]
+        e = tl.exp2(tl.minimum(power, HIGHEST, propagate_nan=tl.PropagateNan.ALL))
         inside = tl.max(((target >= begin) & (target < begin + ACROSS)).to(tl.int32), 0)
         if (inside > 0) | (begin + ACROSS > tokens):
             column = begin + tl.arange(0, ACROSS)[None, :]

@@ -153,7 +153,8 @@ class Masked:
             separator = [tokens.special(SEP)]
             row = np.concatenate([[tokens.bos], first, separator, second, [tokens.eos]])
             rows.append(row.astype(np.int64))
-            whole.append(float(len(first) > 0 and len(second) > 0))
+            # A row that is alone could only be right: nothing is learnt from that.
+            whole.append(float(len(first) > 0 and len(second) > 0 and len(halves) > 1))
         table = pad_rows(rows, tokens.pad, context.width(max(map(len, rows))))
         lengths_B = torch.tensor([len(row) for row in rows])
         visibility = Visibility.of_lengths("full", lengths_B, table.shape[1])
@@ -167,6 +168,11 @@ class Masked:
             {**made.counts, PAIR: float(weights.sum())},
             made.tokens,
         )
+
+
+def pairs_sentences(objective: Objective) -> bool:
+    """Whether an objective takes wrong sentences from other rows of a batch."""
+    return bool(getattr(getattr(objective, "masked", objective), "next_sentence", False))
 
 
 def _longest_document(ids: Ids, tokens: Tokenizer) -> Ids:

@@ -13,6 +13,7 @@ import torch
 from headswap import ledger
 from headswap import settings as settings_module
 from headswap.errors import ResourceError
+from headswap.objectives.masked import pairs_sentences
 from headswap.planning import memory, rates
 from headswap.planning.devices import DEVICES, Device
 from headswap.progress import duration
@@ -74,6 +75,7 @@ def line(settings: Settings, place: torch.device, world: int = 1) -> tuple[Setti
     precision, _ = machine.pick_precision(settings.train, place)
     vocabulary, free = settings.tokenizer.vocabulary, memory.free(place)
     plan, whole = settings.train, math.ceil(memory.sequences(settings) / world)
+    most = max(1, whole // 2) if pairs_sentences(settings.objective) else whole
     parts = plan.accumulate
     if place.type == "cpu":
         free //= world
@@ -86,12 +88,13 @@ def line(settings: Settings, place: torch.device, world: int = 1) -> tuple[Setti
             need = dataclasses.replace(need, total=need.total - elsewhere)
         return need
 
-    while at_once().total > memory.ROOM * free and parts < whole:
-        parts = min(2 * parts, whole)
+    while at_once().total > memory.ROOM * free and parts < most:
+        parts = min(2 * parts, most)
     need = at_once()
     if need.total > memory.ROOM * free:
         raise ResourceError(
-            f"training needs about {need.total / GIB:.1f} GiB even one sequence at a time, and "
+            f"training needs about {need.total / GIB:.1f} GiB even "
+            f"{'one sequence' if most == whole else 'two sequences'} at a time, and "
             f"{free / GIB:.1f} GiB are free",
             fix="use a smaller recipe, a shorter model.length or a smaller tokenizer.vocabulary "
             "(headswap plan tells what fits)",

@@ -37,7 +37,7 @@ def compare(paths: Sequence[Path], split: str) -> Table:
         "split": split,
         "sentences": len(right),
         "runs": [
-            {"name": path.name, **bleu.scores(said, right)}
+            {"name": path.name, **bleu.scores(said, right, language(path))}
             for path, (said, _) in zip(paths, read, strict=True)
         ],
         "differences": [
@@ -67,6 +67,11 @@ def lines(found: Table) -> Iterator[str]:
 
 def _signature(found: Table) -> str:
     return str(found["runs"][0]["signature"])
+
+
+def language(path: Path) -> str:
+    """The target's, as the run knows it."""
+    return str(Run.open(path).settings().get("translate", {}).get("language", "en"))
 
 
 def texts(path: Path, split: str) -> tuple[list[str], list[str]]:

@@ -121,7 +121,8 @@ def _at_best_rate(runs: Sequence[_Trained]) -> list[_Trained]:
 
 def _arm(key: tuple[str, int], cell: list[_Trained], drawn: np.ndarray, right: list[str]) -> Table:
     by_seed = [bleu.quick(run.said, right) for run in cell]
-    old = [bleu.tokenized_bleu(run.said, right) for run in cell]
+    language = translations.language(cell[0].path)
+    old = [bleu.tokenized_bleu(run.said, right, language) for run in cell]
     seeds = stats.over_seeds(by_seed)
     low, high = np.quantile(drawn[1:], [0.025, 0.975])
     return {
@@ -145,10 +146,12 @@ def _difference(
     """The second's BLEU minus the first's: over the seeds that both have, over sentences."""
     right = one[0].right
     seeds = sorted({run.seed for run in one} & {run.seed for run in two})
-    scores = [
-        {run.seed: bleu.quick(run.said, right) for run in cell if run.seed in seeds}
-        for cell in (one, two)
-    ]
+    shared = [[run for run in cell if run.seed in seeds] for cell in (one, two)]
+    scores = [{run.seed: bleu.quick(run.said, right) for run in cell} for cell in shared]
+    if seeds and len(seeds) < max(len(one), len(two)):
+        drawn_one, drawn_two = (
+            bleu.resampled([run.said for run in cell], right) for cell in shared
+        )
     over_seeds = stats.over_seeds([scores[1][seed] - scores[0][seed] for seed in seeds])
     return {
         "from": one[0].arm,

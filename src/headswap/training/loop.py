@@ -51,13 +51,15 @@ COMPILED_FROM = 8  # the first batches, whose shapes are compiled
 @dataclass(frozen=True)
 class Data:
     """What a training reads. ``truth`` are the labels of ``valid`` where it has any;
-    ``tokens_a_step`` turns a budget in tokens into steps; ``judge`` gives figures beside the
-    loss, such as a translator's BLEU."""
+    ``tokens_a_step`` turns a budget in tokens into steps; ``length`` is the mean number of tokens
+    of a sequence, of a translator's on one side; ``judge`` gives figures beside the loss, such
+    as a translator's BLEU."""
 
     train: Loader[Any]
     valid: Sequence[Any]
     truth: Sequence[int] | None
     tokens_a_step: float
+    length: float
     judge: Callable[[Model], dict[str, float]] | None = None
 
 

@@ -24,6 +24,12 @@ def pick_device(name: str = "auto") -> torch.device:
         raise UsageError(f"unknown device {name!r}", fix="use cpu, cuda or cuda:N") from error
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ResourceError("there is no CUDA GPU that torch can use", fix="use --device cpu")
+    if device.type == "cuda" and device.index is not None:
+        if device.index >= torch.cuda.device_count():
+            raise ResourceError(
+                f"there is no {name}: the GPUs here end at cuda:{torch.cuda.device_count() - 1}"
+            )
+        torch.cuda.set_device(device)  # graphs and kernels of our own go to the current one
     return device
 
 

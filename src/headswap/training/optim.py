@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -12,14 +13,16 @@ from headswap.training.muon import Muon
 from headswap.training.plan import Plan
 
 
-def freeze(model: Model, plan: Plan, epoch: float = float("inf")) -> None:
+def freeze(model: Model, plan: Plan, epoch: float = math.inf) -> None:
     """Switch learning off for the parts that the plan freezes at this point.
 
     With ``unfreeze`` the head learns first and one more layer every so many epochs, from the
     top (Howard and Ruder 2018, section 3.3).
     """
     backbone = model.backbone
-    thawed = float("inf") if plan.unfreeze is None else 1 + epoch // plan.unfreeze
+    thawed = math.inf
+    if plan.unfreeze is not None and epoch < math.inf:
+        thawed = 1 + math.floor(epoch / plan.unfreeze + 1e-9)  # 0.3 / 0.1 is below 3
     for name, parameter in backbone.named_parameters():
         part = name.removeprefix("encoder.")
         embedding = part.startswith(("embedding.", "position_embedding."))

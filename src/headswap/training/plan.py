@@ -137,7 +137,7 @@ class Plan:
         if self.epochs is not None:
             return max(1, round(self.epochs * batches))
         if self.tokens is not None:
-            return max(1, math.ceil(self.tokens / tokens_a_step))
+            return max(1, round(self.tokens / tokens_a_step))
         raise UsageError(f"no budget: set one of {', '.join(BUDGETS)}")
 
 
@@ -147,6 +147,11 @@ def doubts(plan: Plan, total: int | None) -> Iterator[str]:
         yield (
             "train.average_last needs a budget whose last evaluations can be foreseen: with "
             "minutes nothing is averaged"
+        )
+    if plan.average_last and plan.patience:
+        yield (
+            "train.average_last averages the last planned evaluations: if train.patience ends the "
+            "training before them, nothing is averaged"
         )
     if plan.ema is not None and total is not None and total * (1 - plan.ema) < 3:
         yield (
