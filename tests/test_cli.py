@@ -642,3 +642,30 @@ def test_an_interrupt_before_the_training_is_told_too(headswap, corpus_file, mon
 
     monkeypatch.setattr(tokenizer, "train", interrupted)
     refused(train(headswap, corpus_file), 130, "interrupted")
+
+
+def test_what_would_be_ignored_is_refused(headswap, corpus_file, reviews_file):
+    made = ["train", "causal", corpus_file, "--out", "x", "--steps", 2, *SMALL]
+    refused(headswap(*made, "--test", corpus_file), 2, "--test", "headswap evaluate")
+    made[1:3] = ["classify", reviews_file]
+    refused(headswap(*made, "--set", "train.freeze_layers=9"), 2, "freeze_layers is 9")
+    made[-len(SMALL) - 2 : -len(SMALL)] = ["--epochs", "nan"]
+    refused(headswap(*made), 2, "train.epochs must be above 0")
+    refused(headswap("inspect", "course", "--swap", 0), 2, "--swap 2")
+    assert not Path("x").exists()
+
+
+def test_bytes_that_are_no_text_are_read_as_such(headswap, base):
+    code, out, err = headswap("generate", base, "\udcff the book", "--length", 2)
+    assert code == 0 and "the book" in out, err
+
+
+def test_a_language_model_has_nothing_to_compare(headswap, base):
+    refused(headswap("compare", base, base), 2, "predicts no labels")
+
+
+def test_no_checkpoints_are_promised_where_there_are_none(headswap, corpus_file):
+    code, _, err = headswap(
+        "train", "causal", corpus_file, "--out", "x", "--steps", 20, "--lr", 1e30, *SMALL
+    )
+    assert code != 0 and "train.lr" in err and "checkpoints from before" not in err

@@ -75,3 +75,15 @@ def test_sweep_removes_what_a_killed_process_left(tmp_path):
     (tmp_path / f"{storage.STAGING}file").write_text("")
     storage.sweep(tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_is_told_however_the_library_says_it(tmp_path):
+    from safetensors import SafetensorError
+
+    full = SafetensorError("Error while serializing: I/O error: No space left (os error 28)")
+    with pytest.raises(StorageError, match="the disk is full"), storage.explained(tmp_path):
+        raise full
+    with pytest.raises(SafetensorError), storage.explained(tmp_path):
+        raise SafetensorError("the header is wrong")
+    with pytest.raises(ValueError, match="os error"), storage.explained(tmp_path):
+        raise ValueError("os error 28 in a text")

@@ -59,6 +59,8 @@ def facts(what: str, objective: str | None, classes: int | None) -> Table:
 
 def swapped(what: str, classes: int) -> tuple[Table, Table]:
     """A recipe before and after its head is swapped."""
+    if classes < 2:
+        raise UsageError(f"a head for {classes} classes", fix="give --swap 2 or more")
     before = recipe_settings(what, "causal", None)
     after = recipe_settings(what, "classify", classes)
     found = [_ledger(made, made.tokenizer.vocabulary) for made in (before, after)]

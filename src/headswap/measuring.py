@@ -118,6 +118,8 @@ class Measured:
             self.report.update(None, counted(texts, "document"))
         figures: Table = {"documents": texts, "bytes": size}
         for name, total in totals.items():
+            if not counts[name]:  # nothing was asked: no pair of sentences, say
+                continue
             key = "loss" if len(totals) == 1 else f"loss_{name}"
             figures[key] = total / max(counts[name], 1)
         if "causal" in totals:

@@ -120,6 +120,11 @@ def checked(settings: Settings) -> tuple[Settings, Table]:
             fix="take another recipe",
         )
     _check_plan(settings)
+    if data.test and not isinstance(settings.objective, Classify | Translate):
+        raise UsageError(
+            f"a {settings.objective.name} run is not scored on --test",
+            fix="score it when it is trained: headswap evaluate RUN FILE",
+        )
     data = dataclasses.replace(
         data,
         train=locating.absolute(data.train),
@@ -285,6 +290,10 @@ def _check_plan(settings: Settings) -> None:
         )
     if plan.batch_tokens is not None and not isinstance(objective, Translate):
         raise UsageError("train.batch_tokens is a translator's", fix="set train.batch")
+    if plan.freeze_layers > settings.model.layers:
+        raise UsageError(
+            f"train.freeze_layers is {plan.freeze_layers} and there are {settings.model.layers}"
+        )
     if pairs_sentences(objective) and plan.batch // plan.accumulate < 2:
         raise UsageError(
             "next_sentence takes wrong sentences from the same part of a batch, and one of "

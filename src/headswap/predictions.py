@@ -11,7 +11,7 @@ from itertools import islice
 import numpy as np
 
 from headswap import metrics
-from headswap.errors import DataError, StorageError
+from headswap.errors import DataError, StorageError, UsageError
 from headswap.run import PREDICTIONS, Run
 
 TEXTS_AT_ONCE = 2_048
@@ -96,6 +96,11 @@ def read(run: Run, split: str) -> Predictions:
         chances = np.array([[row["probabilities"][name] for name in labels] for row in rows])
         return Predictions(labels, truth, chances)
     except FileNotFoundError as error:
+        kind = run.settings().get("objective")
+        if kind in ("causal", "masked", "hybrid"):
+            raise UsageError(
+                f"a {kind} run predicts no labels", where=run.path, fix="name classifiers"
+            ) from error
         raise StorageError(
             f"the run has no {split} predictions",
             where=run.path,

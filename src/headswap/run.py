@@ -125,7 +125,9 @@ class Run:
             raise DataError(
                 f"the run is damaged: {wrong}",
                 where=self.path,
-                fix=f"headswap resume {quoted(self.path)} restores it from the last checkpoint",
+                fix="copy it from where it is whole"
+                if any(name in wrong for name in (CONFIG, TOKENIZER))
+                else f"headswap resume {quoted(self.path)} restores it from the last checkpoint",
             )
 
     def finish(self) -> None:

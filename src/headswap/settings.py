@@ -96,6 +96,8 @@ class Settings:
 def from_table(table: Table) -> Settings:
     """Settings from the sections of a run's config or a resolved recipe."""
     name = table.get("objective")
+    if name == "linear":
+        raise UsageError("a linear run has no backbone to keep", fix="name a neural one")
     if name not in OBJECTIVES:
         raise UsageError(f"unknown objective {name!r}", fix=did_you_mean(str(name), OBJECTIVES))
     known = {name, *SECTIONS}

@@ -12,6 +12,7 @@ import errno
 import hashlib
 import json
 import os
+import re
 import shutil
 import socket
 from collections.abc import Iterator, Sequence
@@ -139,16 +140,30 @@ def explained(path: Path) -> Iterator[None]:
     """Turn the file system's refusals into one clear line."""
     try:
         yield
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    except Exception as error:
+        number = _error_number(error)
+        if number is None:
+            raise
+        if number in (errno.ENOSPC, errno.EDQUOT):
             raise StorageError(
                 "the disk is full",
                 where=path,
                 fix="free some space; what was saved before is intact",
             ) from error
-        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        if number in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise StorageError("no permission to write", where=path) from error
-        raise StorageError(f"cannot write ({error.strerror or error})", where=path) from error
+        reason = os.strerror(number) if number else str(error)
+        raise StorageError(f"cannot write ({reason})", where=path) from error
+
+
+def _error_number(error: Exception) -> int | None:
+    """The file system's number for what it refused, 0 where it has none; None for all other
+    errors. The safetensors library gives it in words."""
+    if isinstance(error, OSError):
+        return error.errno or 0
+    found = re.search(r"os error (\d+)", str(error))
+    named = type(error).__name__ == "SafetensorError"
+    return int(found.group(1)) if named and found else None
 
 
 def staging_name(path: Path) -> Path:

@@ -34,4 +34,5 @@ def files(folder: Path) -> dict[str, Path]:
 
 def design(paths: dict[str, Path], **given: object) -> Design:
     named = {name: (str(path),) for name, path in paths.items()}
-    return Design(**{**named, **QUICK, **given})
+    shaped = {} if given.get("objectives") or not given.get("bases") else {"base_changes": ()}
+    return Design(**{**named, **QUICK, **shaped, **given})

@@ -159,17 +159,17 @@ def test_few_labels_of_many_classes_early_stops_and_test_texts_in_related_ones(t
         for i in range(180)
     ]
     table = write_jsonl(tmp_path / "many.jsonl", rows)
-    test = write_jsonl(
-        tmp_path / "unseen.jsonl", [{**row, "text": row["text"] + " more"} for row in rows[:24]]
-    )
+    unseen = [{**row, "text": row["text"] + " more"} for row in rows[:24]]
+    test = write_jsonl(tmp_path / "unseen.jsonl", unseen)
+    related = write_jsonl(tmp_path / "related.jsonl", [*unseen[:10], *rows[24:60]])
     wanted = design(
-        paths, table=(str(table),), test=(str(test),), via=(str(test),), labels=(10, 60),
+        paths, table=(str(table),), test=(str(test),), via=(str(related),), labels=(10, 60),
         objectives=("masked",), probe=False,
         changes=("train.epochs=6", "train.patience=1", "train.evaluate_every=3"),
     )  # fmt: skip
     folder = conduct.start(wanted, tmp_path / "out", Silent())
     found = findings.compute(folder.path)
-    assert len(found["labels"]) == 12 and found["leaked_test_texts"] == 24
+    assert len(found["labels"]) == 12 and found["leaked_test_texts"] == 10
     assert any("via texts that also stand in test" in f["what"] for f in found["check"]["findings"])
     for row in found["epochs"]:
         epochs = [band["epoch"] for band in row["valid"]]
@@ -343,6 +343,17 @@ def test_what_an_experiment_settles_itself_is_refused():
         with pytest.raises(UsageError, match="settles"):
             Design(table=("x",), base_changes=(change,))
     Design(table=("x",), changes=("train.epochs=2",), base_changes=("train.lr=0.1",))
+
+
+def test_only_text_pretrains_and_only_bases_made_here_are_shaped(tmp_path):
+    paths = files(tmp_path)
+    with pytest.raises(UsageError, match="learns from text alone"):
+        conduct.start(design(paths, objectives=("classify",)), tmp_path / "x", Silent())
+    del paths["text"]
+    with pytest.raises(UsageError, match="there are none"):
+        wanted = design(paths, bases=("english-small",), base_changes=("train.batch=4",))
+        conduct.start(wanted, tmp_path / "x", Silent())
+    assert not (tmp_path / "x").exists()
 
 
 def test_bad_numbers_are_usage_errors():

@@ -173,3 +173,9 @@ def test_words_of_languages_without_spaces_are_their_letters():
     assert check.words_in("a  good\nfilm") == 3 and check.words_in("") == 0
     assert check.words_in("这是一本非常好的书我很喜欢它的故事和人物") == 20
     assert check.words_in("http://example.org/a-very-long-address/indeed.html") == 1
+
+
+def test_related_labels_that_are_mostly_test_texts_are_fatal(tmp_path):
+    test = rows(30, 2)
+    _, result = found(tmp_path, train=rows(60, 1), via=test[:20] + rows(40, 3), test=test)
+    assert result["fatal"]

@@ -179,3 +179,19 @@ def test_what_is_no_text_is_not_read_as_lines(tmp_path, name):
     for read in (lambda: list(texts(path)), lambda: list(documents([path]))):
         with pytest.raises(UsageError, match="not read as text"):
             read()
+
+
+def test_half_a_character_in_a_label_is_mended(tmp_path):
+    path = write(tmp_path, "a.jsonl", '{"text": "a", "label": "pos\\ud83d"}\n')
+    (row,) = labelled(path)
+    assert row.label == "pos\ufffd"
+
+
+def test_hidden_files_are_passed_over(tmp_path):
+    for name in ("a.txt", ".b.txt", ".copies/c.txt", "deep/d.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        write(tmp_path, name, "text")
+    assert [path.name for path in files.expand([tmp_path])] == ["a.txt", "d.txt"]
+    assert [path.name for path in files.expand([tmp_path / "*.txt"])] == ["a.txt"]
+    assert [path.name for path in files.expand([tmp_path / ".*.txt"])] == [".b.txt"]
+    assert [path.name for path in files.expand([tmp_path / ".copies" / "*.txt"])] == ["c.txt"]

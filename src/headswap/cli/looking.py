@@ -227,12 +227,13 @@ def _look(what: str, text: str, shown: Table, heads: list[Path], device: str) ->
     from headswap.looking.picture import picture
     from headswap.run import Run
     from headswap.text import files
+    from headswap.text.tables import mended
 
     trained = use.load(Run.open(Path(what)), device)
     if not isinstance(trained, use.Trained):
         raise UsageError("a linear model has no attention to show", where=what)
     worth = heads_worth(trained, files.expand(heads), reporter()) if heads else None
-    return picture(trained, text, heads=worth, **shown)
+    return picture(trained, mended(text), heads=worth, **shown)
 
 
 def _show(found: Table, html: Path | None, folder: Path | None, as_json: bool) -> None:

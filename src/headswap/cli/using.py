@@ -151,6 +151,7 @@ def generate(
     """
     from headswap.decoding.strategies import Sampling
     from headswap.text import files
+    from headswap.text.tables import mended
 
     if temperature == 0 and (top_k is not None or top_p is not None):
         raise UsageError("--top-k and --top-p need a --temperature above 0")
@@ -158,7 +159,7 @@ def generate(
     trained = _neural(run, device, "generate")
     if not prompts or prompts == [reading.STANDARD_INPUT]:
         prompts = list(files.standard_input())
-    for text in trained.generate(prompts, length, sampling):
+    for text in trained.generate([mended(prompt) for prompt in prompts], length, sampling):
         print(text)
 
 
@@ -272,11 +273,12 @@ def fill(
     most
         How many candidates for each mask.
     """
+    from headswap.text.tables import mended
 
     if most < 1:
         raise UsageError(f"cannot show {most} candidates", fix="ask for 1 or more")
     trained = _neural(run, device, "fill masks")
-    for text in texts:
+    for text in map(mended, texts):
         masks = trained.fill(text, most)
         if as_json:
             found = [[vars(candidate) for candidate in candidates] for candidates in masks]

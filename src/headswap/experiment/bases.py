@@ -56,6 +56,7 @@ def find(
             objective = _language_objective(run)
             adapted = _unique(f"{name}-adapted", known)
             more = Base(adapted, "", objective, None, base.run, labelled=labelled)
+            settings.resolve(objective, None, _changes(design), base=known[name])  # or refuses
             add(more, known[name])
     for objective in design.objectives:
         base = Base(_unique(objective, known), "", objective)
@@ -193,7 +194,7 @@ def _settings(folder: Folder, design: Design, base: Base, bases: Sequence[Base])
             data |= {"text_column": "text", "label_column": "label"}
         train["tokens"] = base.tokens
         objective, recipe = base.objective, None if base.start else design.recipe
-        changes = [] if base.start else _changes(design)
+        changes = _changes(design)
         if base.start:
             data["base"] = run.reference
         elif first := shares_tokenizer_of(base, bases):

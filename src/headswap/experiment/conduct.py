@@ -25,6 +25,7 @@ from headswap.progress import Reporter, duration
 from headswap.report import charts
 from headswap.run import Run
 from headswap.text import check, files
+from headswap.text.loader import Window
 from headswap.text.tokenizer import TOKENS_A_WORD
 from headswap.training import machine
 from headswap.types import Table
@@ -191,7 +192,17 @@ def _tell(plan: Plan, report: Reporter) -> None:
 def _resolved(design: Design, report: Reporter) -> Design:
     """The design with absolute paths, a recipe, and bases or objectives filled in."""
     for objective in design.objectives:
-        settings.resolve(objective, design.recipe)  # refuses what does not exist
+        made = settings.resolve(objective, design.recipe)  # refuses what does not exist
+        if made.objective.reads is not Window:
+            raise UsageError(
+                f"a base cannot be pretrained to {objective}: it learns from text alone",
+                fix="use causal, masked or hybrid",
+            )
+    if design.base_changes and design.bases and not (design.text or design.objectives):
+        raise UsageError(
+            "--set-base shapes bases that are pretrained here, and there are none",
+            fix="use --set for the classifiers, or give --text",
+        )
     changed: Table = {
         role: tuple(str(path.resolve()) for path in files.expand(getattr(design, role)))
         for role in ROLES

@@ -45,6 +45,12 @@ class Plan:
 def plan_of(trained: Trained, view: str | None) -> Plan:
     """The family that computes the same, or a refusal that says what does not fit."""
     objective, stack = trained.settings.objective, trained.settings.model
+    if view is not None and isinstance(objective, Translate | Classify):
+        raise UsageError(
+            f"--as {view} chooses between the views of a language model, and this is a "
+            f"{objective.name} run",
+            fix="leave --as out",
+        )
     if isinstance(objective, Translate):
         return _marian(trained)
     _check(_misfits(stack), "Llama or EuroBERT")

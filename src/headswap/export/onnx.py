@@ -162,6 +162,10 @@ def _what(trained: Trained, view: str | None) -> tuple[str, Rule]:
     if view == "vectors":
         return "vectors", objective.visibility
     if isinstance(objective, Classify):
+        if view is not None:
+            raise UsageError(
+                f"a {objective.name} run has no {view} view", fix="use vectors, or leave --as out"
+            )
         if objective.long == "windows":
             raise UsageError(
                 "classify.long=windows averages over windows, which one file cannot",

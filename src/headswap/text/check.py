@@ -172,7 +172,7 @@ def _duplicates(splits: dict[str, Split]) -> Iterator[Finding]:
                 what = f"{role} texts that also stand in {other}"
                 learnt = set(splits[role].keys)
                 spoilt = sum(key in learnt for key in splits[other].keys)
-                fatal = role == "train" and spoilt > 0.5 * splits[other].texts
+                fatal = role in ("train", "via") and spoilt > 0.5 * splits[other].texts
                 yield Finding(what, len(rows), fatal=fatal, rows=tuple(rows))
     sketched = {role: (split.keys, split.sketches) for role, split in splits.items()}
     for (role, other), pairs in near(sketched).items():

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from headswap.errors import DataError
 from headswap.text import files
-from headswap.text.tables import TABLES, as_text, column_of, table_rows
+from headswap.text.tables import TABLES, as_text, column_of, mended, table_rows
 
 TEXT_NAMES = ("text", "review", "sentence", "content", "document", "body", "comment", "message")
 LABEL_NAMES = ("label", "labels", "class", "category", "sentiment", "target", "y")
@@ -200,4 +200,4 @@ def _label_name(value: Any) -> str:
         return str(value).lower()
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
-    return str(value).strip()
+    return mended(str(value).strip())

@@ -71,9 +71,18 @@ def expand(paths: Sequence[str | Path]) -> list[Path]:
     found: list[Path] = []
     for path in map(Path, paths):
         if path.is_dir() and not is_sharded(path):
-            inside = [entry for entry in path.rglob("*") if kind(entry) in TEXTS]
+            inside = [
+                entry
+                for entry in path.rglob("*")
+                if kind(entry) in TEXTS and not _hidden(entry.relative_to(path))
+            ]
         elif not path.exists() and any(sign in path.name for sign in "*?["):
-            inside = list(path.parent.glob(path.name))
+            wanted = path.name.startswith(".")
+            inside = [
+                entry
+                for entry in path.parent.glob(path.name)
+                if wanted or not _hidden(Path(entry.name))
+            ]
         else:
             found.append(path)
             continue
@@ -81,6 +90,11 @@ def expand(paths: Sequence[str | Path]) -> list[Path]:
             raise StorageError("no text files there", where=path, fix=f"use {', '.join(TEXTS)}")
         found += sorted(inside)
     return found
+
+
+def _hidden(path: Path) -> bool:
+    """Whether a shell would pass it over: an editor's copies, say."""
+    return any(part.startswith(".") and part not in (".", "..") for part in path.parts)
 
 
 def is_sharded(path: Path) -> bool:

@@ -32,7 +32,7 @@ def table_rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
     raise UsageError(
         f"a labelled table cannot be a {extension or 'file without extension'}",
         where=path,
-        fix=f"use one of {', '.join(TABLES)}, plain or compressed (.gz, .xz)",
+        fix=f"use one of {', '.join(TABLES)}, plain or compressed (.gz, .xz, .zst)",
     )
 
 
@@ -143,7 +143,8 @@ def column_of(
     raise DataError(
         f"no {role} column (found: {', '.join(some)})",
         where=path,
-        fix=f"name it with --{role}-column, or add the row of names if it is missing",
+        fix=(f"name it with --{role}-column" if role in ("text", "label") else f"call it {role}")
+        + ", or add the row of names if it is missing",
     )
 
 

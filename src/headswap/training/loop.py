@@ -276,7 +276,8 @@ class _Training:
             DataError(
                 f"the loss became infinite or not a number by step {self.state.step + 1}",
                 fix=f"lower train.lr (now {self.plan.lr:g}) or train.clip (now "
-                f"{self.plan.clip:g}) and train again; checkpoints from before are kept",
+                f"{self.plan.clip:g}) and train again"
+                + ("; checkpoints from before are kept" if any(self.folder.glob("*")) else ""),
             )
         )
 

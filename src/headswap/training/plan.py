@@ -65,7 +65,7 @@ class Plan:
                 fix="give one",
             )
         for name in given:
-            if getattr(self, name) <= 0:
+            if not 0 < getattr(self, name) < math.inf:
                 raise UsageError(f"train.{name} must be above 0, not {getattr(self, name)}")
         for name in ("batch", "accumulate", "log_every"):
             if getattr(self, name) < 1:
