@@ -97,7 +97,7 @@ def read(run: Run, split: str) -> Predictions:
         return Predictions(labels, truth, chances)
     except FileNotFoundError as error:
         kind = run.settings().get("objective")
-        if kind in ("causal", "masked", "hybrid"):
+        if kind not in ("classify", "linear"):
             raise UsageError(
                 f"a {kind} run predicts no labels", where=run.path, fix="name classifiers"
             ) from error

@@ -92,10 +92,9 @@ def _split_pairs(settings: Settings, paths: Mapping[str, Sequence[Path]]) -> Pai
             if repeats[key] <= room:
                 held.add(key)
                 room -= repeats[key]
-        sides = [fingerprint(pair.source) in held for pair in pairs["train"]]
-        both = list(zip(pairs["train"], sides, strict=True))
-        pairs["valid"] = [pair for pair, away_too in both if away_too]
-        pairs["train"] = [pair for pair, away_too in both if not away_too]
+        every, pairs["train"], pairs["valid"] = pairs["train"], [], []
+        for pair in every:
+            pairs["valid" if fingerprint(pair.source) in held else "train"].append(pair)
     return pairs
 
 

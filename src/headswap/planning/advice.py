@@ -248,7 +248,7 @@ def steps_of(settings: Settings, read: Amount | None) -> float | None:
     if plan.steps is not None:
         return float(plan.steps)
     if plan.tokens is not None:
-        return math.ceil(plan.tokens / a_step)
+        return max(1, round(plan.tokens / a_step))
     if plan.epochs is not None and read is not None:
         each = read.tokens / a_step
         if settings.objective.reads is not Window and not plan.batch_tokens:
