@@ -110,7 +110,7 @@ def headswap(objective: str, shape: Shape, device: torch.device) -> Contestant:
     model |= {"feedforward": shape.inner, "length": shape.length}
     if shape.width > 200:  # as GPT-2: tied, learned positions
         model |= {"tied": True, "head_bias": False, "positions": "learned", "norm_at": "pre"}
-        model |= {"final_norm": True, "activation": "gelu", "scale_embedding": False}
+        model |= {"final_norm": True, "activation": "gelu_tanh", "scale_embedding": False}
     change: dict[str, Any] = {"model": model, "train": {"clip": CLIP, "lr": RATE}}
     change["train"]["batch"] = shape.batch
     if objective == "masked":

@@ -25,7 +25,7 @@ from headswap.progress import Reporter
 from headswap.run import Run
 from headswap.settings import Settings
 from headswap.text import corpus, files
-from headswap.text.loader import Labelled, Pair
+from headswap.text.loader import Labelled, Pair, Window
 from headswap.text.pairs import read_pairs
 from headswap.text.sharded import Sharded
 from headswap.text.tokenizer import Tokenizer
@@ -190,7 +190,8 @@ def execute(
         ranks.check_batch(settings.train)
         paths = locating.again(run, settings, data_folder)
         place = ranks.device(device or settings.train.device)
-        machine.prepare(settings.train, place, settings.train.threads or torch.get_num_threads())
+        threads = settings.train.threads or torch.get_num_threads()
+        machine.prepare(settings.train, place, threads, settings.objective.reads is Window)
         rows, pairs = split_rows(settings, paths)
     seen = rows.get("train") or pairs.get("train")
     tokens = ranks.in_turn(

@@ -70,7 +70,9 @@ class Trained:
 
     def __init__(self, run: Run, device: str = "auto") -> None:
         self.run = run
-        self.model, self.settings = load_model(run, machine.pick_device(device))
+        place = machine.pick_device(device)
+        machine.plan_attention(place, few_shapes=False)
+        self.model, self.settings = load_model(run, place)
         self.tokens = tokenizer.load(run.path / runs.TOKENIZER)
 
     def predict(self, texts: str | Iterable[str]) -> Iterator[Prediction]:

@@ -46,12 +46,20 @@ def pick_precision(plan: Plan, device: torch.device) -> tuple[torch.dtype, str |
     return torch.float32, "this CPU has no fast bf16 (it would be many times slower): using fp32"
 
 
-def prepare(plan: Plan, device: torch.device, threads: int) -> None:
+def prepare(plan: Plan, device: torch.device, threads: int, few_shapes: bool) -> None:
     """Set what decides the exact bytes: thread count, algorithms."""
     torch.set_num_threads(threads)
+    plan_attention(device, few_shapes)
     torch.use_deterministic_algorithms(plan.deterministic)
     if device.type == "cuda" and plan.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+
+
+def plan_attention(device: torch.device, few_shapes: bool) -> None:
+    """Let cuDNN attend where there are ``few_shapes``: it is the quickest, once it has made a
+    plan for a shape, and that takes longer than a hundred small steps."""
+    if device.type == "cuda":
+        torch.backends.cuda.enable_cudnn_sdp(few_shapes)
 
 
 def compiles(plan: Plan, device: torch.device, steps: int | None, windows: bool) -> bool:
