@@ -650,7 +650,7 @@ def test_what_would_be_ignored_is_refused(headswap, corpus_file, reviews_file):
     made[1:3] = ["classify", reviews_file]
     refused(headswap(*made, "--set", "train.freeze_layers=9"), 2, "freeze_layers is 9")
     made[-len(SMALL) - 2 : -len(SMALL)] = ["--epochs", "nan"]
-    refused(headswap(*made), 2, "train.epochs must be above 0")
+    refused(headswap(*made), 2, "train.epochs must be a number, not nan")
     refused(headswap("inspect", "course", "--swap", 0), 2, "--swap 2")
     assert not Path("x").exists()
 

@@ -39,6 +39,7 @@ def test_round_trip_through_toml():
         ({"size": True}, "size must be int"),
         ({"kind": "c"}, "kind cannot be 'c'"),
         ({"inner": 3}, "inner must be a table"),
+        ({"inner": {"rate": float("nan")}}, "inner.rate must be a number, not nan"),
         ({"inner": {"names": "x"}}, "inner.names must be a list"),
     ],
 )

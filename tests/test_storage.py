@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import errno
 import random
+import subprocess
+import sys
 
 import pytest
 
 from headswap import storage
-from headswap.errors import StorageError
+from headswap.errors import ResourceError, StorageError
 
 
 def make(folder):
@@ -87,3 +89,23 @@ def test_a_full_disk_is_told_however_the_library_says_it(tmp_path):
         raise SafetensorError("the header is wrong")
     with pytest.raises(ValueError, match="os error"), storage.explained(tmp_path):
         raise ValueError("os error 28 in a text")
+
+
+def test_one_process_at_a_time_works_on_a_folder(tmp_path, monkeypatch):
+    holding = "import sys, time; from pathlib import Path; from headswap import storage\n"
+    holding += "with storage.alone(Path(sys.argv[1]), print):\n"
+    holding += "    print('held', flush=True); time.sleep(60)"
+    command = [sys.executable, "-c", holding, str(tmp_path)]
+    told = []
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout.readline() == "held\n"
+        monkeypatch.setattr(storage, "WAIT_S", 0.2)
+        with (
+            pytest.raises(ResourceError, match="another process is working on it"),
+            storage.alone(tmp_path, told.append),
+        ):
+            raise AssertionError("two at once")
+        assert len(told) == 1
+        other.kill()
+    with storage.alone(tmp_path, told.append), storage.alone(tmp_path.parent, told.append):
+        assert len(told) == 1  # what a killed process held is free

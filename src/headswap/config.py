@@ -7,6 +7,7 @@ tuples of those, or None (left out of the file, since TOML has no null).
 from __future__ import annotations
 
 import dataclasses
+import math
 import tomllib
 import types
 import typing
@@ -113,6 +114,8 @@ def _convert(hint: Any, value: Any, path: str) -> Any:
         return tuple(_convert(arguments[0], item, path) for item in value)
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
+    if hint is float and isinstance(value, float) and not math.isfinite(value):
+        raise UsageError(f"{path} must be a number, not {value}")
     if hint is str and isinstance(value, int | float) and not isinstance(value, bool):
         return str(value)
     if type(value) is not hint:

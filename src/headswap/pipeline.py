@@ -3,6 +3,7 @@ the pipeline on a half-made run folder is what ``resume`` means."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import time
@@ -178,6 +179,21 @@ def execute(
     """Bring a run to its end, from wherever it stands; on the device that its plan names
     unless another is given. Of several ranks each trains, and rank 0 writes the end. A part of
     an experiment (``planned``) writes no checkpoint of its last step."""
+    with contextlib.ExitStack() as held:
+        with ranks.together():
+            if ranks.leads:
+                held.enter_context(storage.alone(run.path, report.say))
+        return _executed(run, report, device, data_folder, ranks, planned)
+
+
+def _executed(
+    run: Run,
+    report: Reporter,
+    device: str | None,
+    data_folder: Path | None,
+    ranks: Ranks,
+    planned: bool,
+) -> Run:
     with ranks.together():
         if data_folder is not None and not data_folder.is_dir():
             raise StorageError("no such folder", where=data_folder, fix="check --data")

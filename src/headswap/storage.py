@@ -15,14 +15,21 @@ import os
 import re
 import shutil
 import socket
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
-from headswap.errors import StorageError
+from headswap.errors import ResourceError, StorageError
+
+try:
+    import fcntl
+except ImportError:  # not on every system
+    fcntl = None  # type: ignore[assignment]
 
 MANIFEST = "manifest.json"
 STAGING = ".staging-"
+WAIT_S = 40.0
 
 
 def write(path: Path, content: bytes | str) -> None:
@@ -64,6 +71,40 @@ def new_folder(path: Path, replace: bool = True) -> Iterator[Path]:
             _sync_folder(path.parent)
         finally:
             shutil.rmtree(staged, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def alone(folder: Path, tell: Callable[[str], None]) -> Iterator[None]:
+    """Inside, no other process works on the folder. One that was killed holds nothing; one that
+    was asked to stop is waited for while it saves. Where the file system has no locks, as some
+    networks' have none, nothing is checked."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        until, told = time.monotonic() + WAIT_S, False
+        while not _locked(handle):
+            if time.monotonic() > until:
+                raise ResourceError(
+                    "another process is working on it", where=folder, fix="let it end, or stop it"
+                )
+            if not told:
+                tell(f"another process is working on {folder}: waiting for it to end")
+            told = True
+            time.sleep(0.1)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _locked(handle: int) -> bool:
+    if fcntl is None:
+        return True
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 @contextlib.contextmanager

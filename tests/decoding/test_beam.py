@@ -166,7 +166,7 @@ def test_alignments_point_into_the_source(model):
 
 
 def test_impossible_wishes_are_refused():
-    for wish in ({"width": 0}, {"penalty": -1.0}):
+    for wish in ({"width": 0}, {"penalty": -1.0}, {"penalty": float("nan")}):
         with pytest.raises(UsageError):
             Beam(**wish)
     with pytest.raises(UsageError, match="does not draw"):

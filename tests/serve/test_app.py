@@ -99,7 +99,7 @@ def test_what_is_there(models):
     ("path", "sent", "status", "says"),
     [
         ("reviews/classify", {"texts": []}, 422, "no text"),
-        ("reviews/classify", {"texts": [3]}, 422, "no text"),
+        ("reviews/classify", {"texts": [3]}, 422, "not a string"),
         ("reviews/classify", {"texts": "x"}, 422, "not a list"),
         ("reviews/nothing", {"texts": ["x"]}, 404, "Not Found"),
         ("reviews/classify", {"texts": [" "]}, 422, "empty"),

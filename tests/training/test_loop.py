@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from conftest import STACKS, causal_model
-from headswap import api
-from headswap.errors import Interrupted, UsageError
+from headswap import api, storage
+from headswap.errors import Interrupted, ResourceError, UsageError
 from headswap.nn.model import new_model
 from headswap.objectives import Classify
 from headswap.progress import Silent
@@ -271,3 +271,18 @@ def test_an_interrupted_run_that_keeps_its_last_weights_ends_with_the_same_files
         for run in (whole, again)
     ]
     assert found[0] == found[1]
+
+
+def test_a_run_that_is_being_trained_is_not_resumed(reviews_file, tmp_path, monkeypatch):
+    monkeypatch.setattr(storage, "WAIT_S", 0.0)
+    step = loop._Training._step
+
+    def resuming(self, feed):
+        with pytest.raises(ResourceError, match="another process is working on it"):
+            api.resume(tmp_path / "a")
+        step(self, feed)
+
+    monkeypatch.setattr(loop._Training, "_step", resuming)
+    changes = [*SMALL, {"train": {"steps": 1}}]
+    made = api.train("classify", reviews_file, out=tmp_path / "a", changes=changes)
+    assert made.run.finished

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -30,7 +31,7 @@ class Beam:
     def __post_init__(self) -> None:
         if self.width < 1:
             raise UsageError(f"a beam of {self.width}", fix="use 1 or more")
-        if self.penalty < 0:
+        if not 0 <= self.penalty < math.inf:
             raise UsageError(f"a length penalty of {self.penalty}", fix="use 0 or more")
 
 

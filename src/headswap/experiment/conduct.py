@@ -67,6 +67,12 @@ def conduct(folder: Folder, report: Reporter, on: str | None = None) -> Folder:
     """Bring an experiment to its end, from wherever it stands; ``on`` what its design names,
     unless another place is given."""
     shop = workshop(folder)
+    with storage.alone(folder.path, report.say):
+        return _conducted(shop, report, on)
+
+
+def _conducted(shop: Workshop, report: Reporter, on: str | None) -> Folder:
+    folder = shop.folder
     try:
         if (on or shop.design.on) == "ray":
             _on_cluster(shop, report)

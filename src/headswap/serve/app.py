@@ -263,6 +263,8 @@ class Server:
         if not isinstance(texts, list) or not texts or not all(isinstance(t, str) for t in texts):
             if isinstance(texts, str):
                 raise Refused(422, f"{field} is a string, not a list", 'send {"texts": ["…"]}')
+            if isinstance(texts, list) and not all(isinstance(t, str | None) for t in texts):
+                raise Refused(422, "a text is not a string", 'send {"texts": ["…"]}')
             what = "text, prompt or texts" if field == "texts" else field
             raise Refused(422, f"no {what} to work on", 'send {"texts": ["…"]}')
         if len(texts) > self.limits.texts:

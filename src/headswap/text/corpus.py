@@ -82,7 +82,7 @@ def labelled(
     """
     found = False
     for where, row in table_rows(path):
-        text_column, label_column = _columns(row, reading, path)
+        text_column, label_column = _columns(row, reading, _place(path, where))
         text, label = row[text_column], row[label_column]
         if label is None or label != label or str(label).strip() == "":  # NaN is not itself
             if missing_ok:
@@ -165,7 +165,7 @@ def by_blank_lines(path: Path, reading: Reading) -> bool:
 
 
 def text_of(row: Mapping[str, Any], reading: Reading, path: Path, where: str) -> str:
-    column = column_of(row, reading.text, TEXT_NAMES, "text", path)
+    column = column_of(row, reading.text, TEXT_NAMES, "text", _place(path, where))
     return reading.cleaned(as_text(row[column], where))
 
 
@@ -188,10 +188,15 @@ def _documents_of(path: Path, reading: Reading) -> Iterator[str]:
         yield reading.cleaned("\n".join(document))
 
 
-def _columns(row: Mapping[str, Any], reading: Reading, path: Path) -> tuple[str, str]:
+def _place(path: Path, where: str) -> Path | str:
+    """Where a column is missing: in one line, where every line brings its own names."""
+    return where if files.kind(path) == ".jsonl" else path
+
+
+def _columns(row: Mapping[str, Any], reading: Reading, where: Path | str) -> tuple[str, str]:
     return (
-        column_of(row, reading.text, TEXT_NAMES, "text", path),
-        column_of(row, reading.label, LABEL_NAMES, "label", path),
+        column_of(row, reading.text, TEXT_NAMES, "text", where),
+        column_of(row, reading.label, LABEL_NAMES, "label", where),
     )
 
 
