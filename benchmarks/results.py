@@ -316,7 +316,7 @@ def objectives() -> str:
         " one tokenizer a corpus, on one GPU. Losses are the first seed's. Those of "
         "different objectives measure different things and are not comparable with each other; "
         "BLiMP (67,000 English minimal pairs, of which chance gets half) is, within a way of "
-        "scoring: the chain rule for causal, pseudo-likelihood for masked models.",
+        "scoring: the chain rule for causal, pseudo-likelihood for masked models; by seed.",
         "",
         "```sh",
         *(
@@ -342,9 +342,7 @@ def objectives() -> str:
             )
             pairs = arm.get("blimp", [])
             cells = [
-                f"{statistics.fmean(one[key] for one in pairs):.3f}"
-                if pairs and key in pairs[0]
-                else ""
+                ", ".join(f"{one[key]:.3f}" for one in pairs if key in one)
                 for key in ("accuracy_causal", "accuracy_masked")
             ]
             lines.append(
@@ -387,8 +385,13 @@ def objectives() -> str:
         linear = arms["beside"]["linear"]["accuracy"]
         lines += [
             "",
-            f"On {TUNED_ON[corpus]} the {best} bases do best"
-            + (": the worst of them is above the best of all others." if every else ", on average.")
+            (
+                f"On {TUNED_ON[corpus]} the {best} bases do best: the worst of them is above the "
+                "best of all others."
+                if every
+                else f"On {TUNED_ON[corpus]} no objective stands out: the seeds of {best}, the "
+                "best on average, overlap with others'."
+            )
             + (LINEAR_ABOVE.format(linear) if linear > max(map(max, bases.values())) else ""),
         ]
     return "\n".join(lines)

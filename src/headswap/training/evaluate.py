@@ -18,7 +18,7 @@ from headswap.text.loader import by_length, share
 from headswap.text.tokenizer import Tokenizer
 from headswap.training.ranks import ALONE, Ranks
 
-ROWS_ON_GPU = 256
+ROWS_ON_GPU = 1_024
 Found = dict[str, tuple[float, float, np.ndarray | None]]
 """What one batch gave, by term: a sum, a count and perhaps a classifier's logits."""
 
@@ -45,12 +45,14 @@ def evaluate(
     most: int | None = None,
 ) -> Evaluation:
     """The loss of a model on examples; a classifier's logits too. Batches have up to ``batch``
-    examples and ``most`` tokens; on a GPU, where a batch of short texts costs as much as one of
-    long ones, as many tokens as ``batch`` examples can have. Ranks take them in turn, and their
-    results are put together in the order in which one process would make them."""
-    lengths, longest = [len(example.ids) for example in examples], model.backbone.stack.length + 1
+    examples and ``most`` tokens; on a GPU, where a small batch costs as much as a large one, they
+    are as large as training has memory for: what that keeps of every layer, is here that of one.
+    Ranks take them in turn, and their results are put together in the order in which one process
+    would make them."""
+    stack = model.backbone.stack
+    lengths, longest = [len(example.ids) for example in examples], stack.length + 1
     if most is None and model.device.type == "cuda":
-        batch, most = max(batch, ROWS_ON_GPU), batch * longest
+        batch, most = max(batch, ROWS_ON_GPU), stack.layers * batch * longest
         if getattr(objective, "long", None) != "windows":  # the rest is not read
             lengths = [min(length, longest) for length in lengths]
     groups = list(enumerate(by_length(lengths, batch, most)))
