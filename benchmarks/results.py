@@ -829,6 +829,29 @@ def performance() -> str:
     return f"{before}<!-- speed -->\n\n{speed()}\n\n<!-- /speed -->{after}"
 
 
+def side_by_side() -> str:
+    found = load("side-by-side")
+    single, runs = found["single_command_median"], found["rows"][0]["runs"]
+    lines = [
+        "## Runs side by side",
+        "",
+        f"A transfer experiment of {found['seeds']} seeds and two arms on cls-books at the "
+        f"course's shape, on one H200 (`{found['command']} --out docs/results/side-by-side.json`): {runs} "
+        "fine-tunings of 15 epochs, with the trials that choose the rates, then the linear model, "
+        f"the test and the report. As single commands, {len(found['single_command_seconds'])} of "
+        f"which were timed, the fine-tunings would take {single:.1f} s each.",
+        "",
+        "| | seconds | times as fast as single commands |",
+        "|---|---|---|",
+        f"| single commands, one after another | {runs * single:.0f} | 1.0 |",
+    ]
+    for row in found["rows"]:
+        way = f"{row['workers']} at a time" if row["workers"] > 1 else "one after another"
+        times = runs * single / row["seconds"]
+        lines.append(f"| one experiment, {way} | {row['seconds']:.0f} | {times:.1f} |")
+    return "\n".join(lines)
+
+
 def parity() -> str:
     lines = [
         "## Exports against their runs",
@@ -935,7 +958,8 @@ def page() -> str:
     )
     parts = [*optional(records), transfer(), course(), objectives(), multi30k(), warm_start()]
     parts += [translate_speed(), planner(), complexity()]
-    parts += optional(start, optimizers, mixers, heads, lengths, parity, inference, load_figures)
+    parts += optional(start, side_by_side, optimizers, mixers, heads, lengths, parity, inference)
+    parts += optional(load_figures)
     parts += [scoring(), kills(), memory(), sharding(), *optional(torchrun)]
     return "\n\n".join([head, *parts]) + "\n"
 

@@ -17,7 +17,7 @@ from headswap.training.plan import Plan
 
 REPEATS = 3
 SHARING = 1.15
-GPU_WORKERS = 6
+GPU_WORKERS = 12
 GPU_SHARING = 0.5
 
 
