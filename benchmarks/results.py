@@ -836,7 +836,8 @@ def side_by_side() -> str:
         "## Runs side by side",
         "",
         f"A transfer experiment of {found['seeds']} seeds and two arms on cls-books at the "
-        f"course's shape, on one H200 (`{found['command']} --out docs/results/side-by-side.json`): {runs} "
+        f"course's shape, on one H200 (`{found['command']} --out "
+        f"docs/results/side-by-side.json`): {runs} "
         "fine-tunings of 15 epochs, with the trials that choose the rates, then the linear model, "
         f"the test and the report. As single commands, {len(found['single_command_seconds'])} of "
         f"which were timed, the fine-tunings would take {single:.1f} s each.",
