@@ -136,8 +136,11 @@ class Attention(nn.Module):
     @property
     def _unaligned(self) -> bool:
         """Whether heads are of a width that GPU kernels do not take as it is."""
-        plain = isinstance(self.q_norm, nn.Identity)
-        return plain and bool(self.out.in_features // self.heads % ALIGNED_HEAD)
+        return self._plain and bool(self.out.in_features // self.heads % ALIGNED_HEAD)
+
+    @property
+    def _plain(self) -> bool:
+        return isinstance(self.q_norm, nn.Identity)
 
     def _aligned(self, x_BTD: Tensor, mask: KernelMask) -> Tensor:
         """The same with zeros at the end of every head: they come with the weights, which are
@@ -175,14 +178,20 @@ class Attention(nn.Module):
 
     def project(self, x_BTD: Tensor, rotation: Rotation | None) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values, with their positions rotated in."""
-        q, k, v = (
-            part.unflatten(-1, (self.heads, -1)).transpose(1, 2)
-            for part in self.qkv(x_BTD).chunk(3, dim=-1)
-        )
+        made, width = self.qkv(x_BTD), self.out.in_features
+        if rotation is not None and self._plain:  # at once: a small model's time is in operations
+            both, v = made.split((2 * width, width), dim=-1)
+            q, k = rotate(self._by_head(both), rotation).chunk(2, dim=1)
+            return q, k, self._by_head(v)
+        q, k, v = map(self._by_head, made.chunk(3, dim=-1))
         q, k = self.q_norm(q), self.k_norm(k)
         if rotation is not None:
             q, k = rotate(q, rotation), rotate(k, rotation)
         return q, k, v
+
+    def _by_head(self, x_BTD: Tensor) -> Tensor:
+        head_width = self.out.in_features // self.heads
+        return x_BTD.view(*x_BTD.shape[:2], -1, head_width).transpose(1, 2)
 
 
 class Memory:
