@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 
 import fsspec
 import pytest
 
 from conftest import corpus_text
-from headswap import api, cli, settings
+from headswap import api, cli, pipeline, settings, storage
 from headswap.errors import StorageError, UsageError
 from headswap.planning import advice
 from headswap.text import remote, sharding, stretches
@@ -125,3 +126,19 @@ def test_a_dry_run_knows_shards(folders, tmp_path, capsys):
         cli.main([*arguments, "--out", str(tmp_path / "out"), "--steps", "5", "--dry-run"])
     told = capsys.readouterr().out
     assert not stop.value.code and "memory://web (" in told and "tokens in shards" in told
+
+
+def test_a_run_that_another_process_took_over_is_not_deleted(texts, tmp_path, monkeypatch):
+    monkeypatch.setattr(storage, "WAIT_S", 0.0)
+    create = pipeline.create
+    with contextlib.ExitStack() as held:
+
+        def taken(*given, **more):
+            run = create(*given, **more)
+            held.enter_context(storage.alone(run.path, print))
+            return run
+
+        monkeypatch.setattr(pipeline, "create", taken)
+        with pytest.raises(StorageError, match="another process"):
+            trained(texts[0], tmp_path / "a")
+    assert (tmp_path / "a" / "config.toml").exists()

@@ -64,3 +64,9 @@ def test_what_a_recipe_says_of_reading_and_devices_counts(tmp_path, corpus_file,
         assert not done.value.code
         told = capsys.readouterr().out
         assert f'documents = "{documents}"' in told and 'device = "cpu"' in told
+
+
+def test_a_base_brings_its_tokenizer():
+    base = settings.resolve("causal", "tiny")
+    with pytest.raises(UsageError, match=r"tokenizer\.vocabulary cannot be set beside a base"):
+        settings.resolve("classify", None, [{"tokenizer": {"vocabulary": 900}}], base=base)

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from headswap import storage
-from headswap.errors import ResourceError, StorageError
+from headswap.errors import StorageError
 
 
 def make(folder):
@@ -101,7 +101,7 @@ def test_one_process_at_a_time_works_on_a_folder(tmp_path, monkeypatch):
         assert other.stdout.readline() == "held\n"
         monkeypatch.setattr(storage, "WAIT_S", 0.2)
         with (
-            pytest.raises(ResourceError, match="another process is working on it"),
+            pytest.raises(StorageError, match="another process is working on it"),
             storage.alone(tmp_path, told.append),
         ):
             raise AssertionError("two at once")

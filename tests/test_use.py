@@ -195,6 +195,12 @@ def test_scores_are_json(hybrid, corpus):
     assert json.dumps(hybrid.evaluate([corpus]))
 
 
+def test_no_text_has_no_scores(folder, reviews_file):
+    changes = [*SMALL, "train.steps=2"]
+    made = api.train("classify", reviews_file, out=folder / "none", changes=changes)
+    assert made.logits([]).shape == (0, len(made.labels)) and not list(made.predict([]))
+
+
 def test_one_text_is_not_read_letter_by_letter(causal, hybrid, corpus):
     assert causal.generate("the book", 3) == causal.generate(["the book"], 3)
     assert len(list(hybrid.embed("the book"))) == 1

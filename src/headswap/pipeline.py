@@ -268,7 +268,8 @@ def _finish(
     for role, examples in splits.items():
         if not examples:
             continue
-        result = evaluate(model, objective, examples, tokens, plan.batch, precision)
+        part = max(1, plan.batch // plan.accumulate)
+        result = evaluate(model, objective, examples, tokens, part, precision)
         truth = None
         if isinstance(objective, Classify):
             assert result.logits_NC is not None

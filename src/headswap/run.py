@@ -44,6 +44,7 @@ WEIGHTS, SCORES, TOKENIZER, PREDICTIONS, CHECKPOINTS = (
     "checkpoints",
 )
 TESTED, VOCABULARY = "tested.json", "vocabulary.json"
+EXPERIMENT = "experiment.toml"  # in the folder above the runs of an experiment
 LIBRARIES = ("torch", "numpy", "sentencepiece", "safetensors")
 
 
@@ -145,6 +146,11 @@ class Run:
         table = {"data": data, "scores": scores}
         storage.write(self.path / TESTED, json.dumps(table, indent=1) + "\n")
         self.finish()
+
+    def seal(self) -> None:
+        """List a test that was added by a process which was killed before it could."""
+        if self.tested and TESTED not in self._json(storage.MANIFEST)["files"]:
+            self.finish()
 
     def note_time(self, event: str, **facts: Any) -> None:
         """One line of the wall-clock log, which is kept apart from the results."""

@@ -163,6 +163,11 @@ def resolve(
                 )
         if base is not None:
             _check_free(change.get("model", {}))
+            if other := change.get("tokenizer", {}).keys() - {"model", "pieces"}:
+                raise UsageError(
+                    f"tokenizer.{min(other)} cannot be set beside a base, which brings its own",
+                    fix="leave it out",
+                )
         if any(key in change.get("train", {}) for key in BUDGETS):
             table["train"] = {k: v for k, v in table["train"].items() if k not in BUDGETS}
         table = config.merge(table, change)

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
-from headswap.errors import ResourceError, StorageError
+from headswap.errors import StorageError
 
 try:
     import fcntl
@@ -83,7 +83,7 @@ def alone(folder: Path, tell: Callable[[str], None]) -> Iterator[None]:
         until, told = time.monotonic() + WAIT_S, False
         while not _locked(handle):
             if time.monotonic() > until:
-                raise ResourceError(
+                raise StorageError(
                     "another process is working on it", where=folder, fix="let it end, or stop it"
                 )
             if not told:

@@ -243,6 +243,8 @@ class Trained:
     def _logits(self, examples: Sequence[Labelled]) -> np.ndarray:
         """In the precision in which the classifier was validated."""
         device, objective = self.model.device, self.settings.objective
+        if not examples:
+            return np.zeros((0, len(self.labels)), np.float32)
         most = TOKENS_ON_CPU if device.type == "cpu" else None
         precision, _ = machine.pick_precision(self.settings.train, device)
         result = evaluate(self.model, objective, examples, self.tokens, BATCH, precision, most=most)

@@ -23,6 +23,7 @@ from headswap.errors import DataError, StorageError, UsageError
 from headswap.experiment import conduct, findings, verdict
 from headswap.experiment.design import Design, Folder
 from headswap.progress import Silent
+from headswap.report import compare
 from headswap.run import Run
 
 
@@ -342,6 +343,8 @@ def test_what_an_experiment_settles_itself_is_refused():
     for change in ("train.steps=9", "train.epochs=2", "data.documents='line'", "data.clean=[]"):
         with pytest.raises(UsageError, match="settles"):
             Design(table=("x",), base_changes=(change,))
+    with pytest.raises(UsageError, match="their base's tokenizer"):
+        Design(table=("x",), changes=("tokenizer.vocabulary=900",))
     Design(table=("x",), changes=("train.epochs=2",), base_changes=("train.lr=0.1",))
 
 
@@ -358,7 +361,8 @@ def test_only_text_pretrains_and_only_bases_made_here_are_shaped(tmp_path):
 
 def test_bad_numbers_are_usage_errors():
     wrong = ({"seeds": 0}, {"minutes": 0.0}, {"labels": (1,)}, {"table": ()}, {"workers": 0})
-    for given in (*wrong, {"workers": -1}):
+    endless = ({"minutes": float("inf")}, {"pretraining_minutes": -5.0})
+    for given in (*wrong, {"workers": -1}, *endless):
         with pytest.raises(UsageError):
             Design(**{"table": ("x",), **given})
 
@@ -419,3 +423,90 @@ def test_a_reach_that_adds_nothing_is_told(tmp_path):
     given = design(files(tmp_path), reach=(5_000,), seeds=1)
     conduct.begin(given, tmp_path / "out", report)
     assert any("--reach adds nothing" in line for line in report.lines)
+
+
+def test_every_base_is_tried_around_its_own_rate(tmp_path):
+    paths = files(tmp_path)
+    for name, recipe in (("fast", "mini"), ("slow", "large")):
+        changes = list(SHAPE)
+        api.train("masked", paths["text"], out=tmp_path / name, recipe=recipe, changes=changes)
+    rates = []
+    for order in (("fast", "slow"), ("slow", "fast")):
+        bases = tuple(str(tmp_path / name) for name in order)
+        wanted = design(paths, bases=bases, text=(), probe=False)
+        plan = conduct.workshop(conduct.begin(wanted, tmp_path / f"of-{order[0]}", Silent())).plan
+        rates.append({arm.name: plan.rates(arm) for arm in plan.arms if arm.kind == "pretrained"})
+    assert rates[0] == rates[1] and rates[0]["fast"][0] > rates[0]["slow"][0]
+
+
+def test_a_difference_that_seeds_hide_is_not_called_small():
+    def found(low, high, seeds):
+        rows = {"linear": 0.93, "scratch": 0.6, "pretrained": 0.6}
+        arms = [
+            {"name": name, "accuracy": value, "labels": 9, "kind": name, "other_labels": False}
+            for name, value in rows.items()
+        ]
+        flat = {"low": -0.1, "high": 0.1}
+        gains = [
+            ("scratch", "pretrained", 0.0, flat, None),
+            ("linear", "pretrained", -0.33, {"low": low, "high": high}, seeds),
+        ]
+        differences = [
+            {"from": one, "to": two, "labels": 9, "gain": gain, "over_texts": t, "over_seeds": s}
+            for one, two, gain, t, s in gains
+        ]
+        return {
+            "arms": arms,
+            "differences": differences,
+            "main": 9,
+            "scratch": "scratch",
+            "winner": "pretrained",
+            "worth": [],
+        }
+
+    wide = {"low": -2.0, "high": 1.3}
+    assert "above on these texts, but the seeds" in verdict.verdict(found(-0.45, -0.2, wide))
+    assert "above it: use that" in verdict.verdict(found(-0.45, -0.2, None))
+    assert "too near to tell apart" in verdict.verdict(found(-0.45, 0.2, wide))
+
+
+def test_the_seeds_of_an_arm_are_compared_as_one(experiment):
+    path, _ = experiment
+    found = json.loads((path / "report.json").read_text())
+    rows = {
+        row["kind"]: row for row in found["arms"] if row["labels"] == 60 and row["kind"] != "probe"
+    }
+    given = [path / run for kind in ("scratch", "pretrained") for run in rows[kind]["runs"]]
+    told = compare.compare(given)
+    assert [len(arm["seeds"]) for arm in told["arms"]] == [2, 2]
+    assert [arm["accuracy"] for arm in told["arms"]] == [
+        pytest.approx(rows[kind]["accuracy"]) for kind in ("scratch", "pretrained")
+    ]
+    assert told["differences"][0]["paired_seeds"] == [0, 1]
+
+
+def test_a_test_whose_listing_was_killed_is_listed_later(experiment, tmp_path, monkeypatch):
+    path, _ = experiment
+    run = next(run for run in sorted((path / "runs").iterdir()) if Run(run).tested)
+    copy = Run(tmp_path / run.name)
+    shutil.copytree(run, copy.path)
+    whole = (run / storage.MANIFEST).read_bytes()
+    for name in ("tested.json", "predictions/test.jsonl"):
+        (copy.path / name).unlink()
+    copy.finish()
+
+    class Killed(BaseException):
+        pass
+
+    def killed(self):
+        raise Killed
+
+    monkeypatch.setattr(Run, "finish", killed)
+    lines = (run / "predictions/test.jsonl").read_text("utf-8")
+    table = json.loads((run / "tested.json").read_text())
+    with pytest.raises(Killed):
+        copy.add_test(lines, table["scores"], table["data"])
+    monkeypatch.undo()
+    assert (copy.path / storage.MANIFEST).read_bytes() != whole
+    copy.seal()
+    assert (copy.path / storage.MANIFEST).read_bytes() == whole

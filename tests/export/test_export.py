@@ -140,6 +140,10 @@ def test_what_fits_nowhere_is_refused_with_the_remedy(runs, tmp_path):
         export(runs("translate", "translate", *LEARNT), "onnx", tmp_path / "o")
     with pytest.raises(UsageError, match="no masked view"):
         export(runs("causal", "causal"), "hf", tmp_path / "hf", view="masked")
+    lstm = runs("lstm", "causal", "model.mixer=lstm")
+    for target in ("hf", "onnx", "ctranslate2"):
+        with pytest.raises(UsageError, match="mixer=lstm cannot be exported"):
+            export(lstm, target, tmp_path / "lstm")
     for name, change in (("windows", "classify.long=windows"), ("html", "data.clean=['html']")):
         unlike = runs(f"unlike-{name}", "classify", change)
         with pytest.raises(UsageError, match="as it is"):

@@ -99,7 +99,16 @@ def test_bad_bytes_are_named_with_their_place(tmp_path, name, content, message, 
     [
         ("a.jsonl", "{}", "no text column"),
         ("a.jsonl", '{"text": "a"}', "no label column .found: 'text'"),
-        ("a.jsonl", '{"text": "a", "label": 1}\n{"text": "b"}', "line 2: no label column"),
+        (
+            "a.jsonl",
+            '{"text": "a", "label": 1}\n{"text": "b", "category": "news"}',
+            "line 2: the label is missing",
+        ),
+        (
+            "a.jsonl",
+            '{"text": "a", "label": 1}\n{"review": "b", "label": 1}',
+            "line 2: the text is missing",
+        ),
         ("a.jsonl", '{"text": "a", "label": null}', "line 1: the label is missing"),
         ("a.jsonl", '{"text": "a", "label": [1]}', "not a name"),
         ("a.jsonl", '{"text": 3, "label": 1}', "not a string"),

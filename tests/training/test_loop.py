@@ -10,7 +10,7 @@ import torch
 
 from conftest import STACKS, causal_model
 from headswap import api, storage
-from headswap.errors import Interrupted, ResourceError, UsageError
+from headswap.errors import Interrupted, StorageError, UsageError
 from headswap.nn.model import new_model
 from headswap.objectives import Classify
 from headswap.progress import Silent
@@ -278,7 +278,7 @@ def test_a_run_that_is_being_trained_is_not_resumed(reviews_file, tmp_path, monk
     step = loop._Training._step
 
     def resuming(self, feed):
-        with pytest.raises(ResourceError, match="another process is working on it"):
+        with pytest.raises(StorageError, match="another process is working on it"):
             api.resume(tmp_path / "a")
         step(self, feed)
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from conftest import STACKS
+from headswap.errors import ResourceError
 from headswap.nn.model import new_model
 from headswap.objectives import Context
 from headswap.objectives.causal import Causal
@@ -95,3 +96,29 @@ def test_replayed_steps_are_the_steps(tokens):
     assert found[0][0] == found[1][0]
     for first, second in zip(found[0][1], found[1][1], strict=True):
         assert torch.equal(first, second)
+
+
+def test_recordings_give_their_memory_back_where_it_is_short(tokens, monkeypatch):
+    lines: list[str] = []
+    made, plain = stepper(tokens, lines), stepper(tokens, [])
+    for one in (made, plain):
+        one(parts_of(tokens, 0), 1e-3, 0)
+    made.records, made._known = True, {"another shape": object()}
+    learn, asked = Step._learn, []
+
+    def short(self, parts, counts):
+        asked.append(self.records)
+        if self.records:
+            self._backward(parts[0], counts, self.sums)  # of several parts the first had room
+            raise ResourceError("the GPU's memory is too small")
+        learn(self, parts, counts)
+
+    monkeypatch.setattr(Step, "_learn", short)
+    made(parts_of(tokens, 1), 1e-3, 1)
+    assert asked == [True, False] and not made.records and not made._known
+    assert lines == ["memory is short: training without replays"]
+    monkeypatch.undo()
+    plain(parts_of(tokens, 1), 1e-3, 1)
+    assert made.take_sums() == plain.take_sums()
+    for one, other in zip(made.model.parameters(), plain.model.parameters(), strict=True):
+        assert torch.equal(one, other)

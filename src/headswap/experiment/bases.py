@@ -65,10 +65,9 @@ def find(
         name = _unique(f"{base.name}-via", known)
         via = Base(name, "", None, None, base.name, via=True, labelled=True)
         add(via, known[base.name])
-    if any(base.origin for base in bases):  # sizes differ, and with them sensible rates
-        rates = {name: classifier(design, made).train.lr for name, made in known.items()}
-        bases = [dataclasses.replace(base, rate=rates[base.name]) for base in bases]
-    return tuple(bases), known
+    rates = {name: classifier(design, made).train.lr for name, made in known.items()}
+    # Sizes may differ, and with them sensible rates.
+    return tuple(dataclasses.replace(base, rate=rates[base.name]) for base in bases), known
 
 
 def classifier(design: Design, base: Settings) -> Settings:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ from headswap.training.plan import BUDGETS
 from headswap.wording import counted
 
 DESIGN, PROVENANCE, PLAN, CHECK, EXAMPLES = (
-    "experiment.toml",
+    runs.EXPERIMENT,
     "provenance.json",
     "plan.json",
     "check.json",
@@ -101,8 +102,11 @@ class Design:
                 "a cluster shows a run no more GPUs than it asks for",
                 fix="give --gpus 1, or --gpus 0.25 for four runs a GPU",
             )
-        if not self.minutes > 0:
-            raise UsageError(f"{self.minutes:g} minutes", fix="give --minutes above 0")
+        for name in ("minutes", "pretraining_minutes"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < math.inf:
+                option = f"--{name.replace('_', '-')}"
+                raise UsageError(f"{value:g} minutes", fix=f"give {option} above 0")
         for size in (*self.labels, *self.reach):
             if size < 2:
                 raise UsageError(
@@ -122,6 +126,11 @@ class Design:
 
 def _refuse_settled(change: str, settled: Mapping[str, str]) -> None:
     name = change.partition("=")[0].strip()
+    if settled is SETTLED and name.startswith("tokenizer."):
+        raise UsageError(
+            "classifiers read with their base's tokenizer",
+            fix=f"shape that of bases pretrained here: --set-base {change}",
+        )
     if name.startswith("data.") or name in settled:
         option = settled.get(name)
         raise UsageError(

@@ -101,6 +101,7 @@ class Workshop:
         """Score a finished run on the test set, once."""
         run = Run(self.path(job))
         if run.tested:
+            run.seal()
             return
         path = self.folder.data("test")
         model = use.load(run, self.design.device)

@@ -51,11 +51,13 @@ def verdict(found: Table) -> str:
         parts.append(worth)
     linear = arm(found, "linear")["accuracy"]
     against = difference(found, "linear", found["winner"])
-    if clear(against):
-        better = "below that" if against["gain"] > 0 else "above it: use that"
-        parts.append(f"the linear baseline scores {linear:.3f}, {better}")
-    else:
-        parts.append(f"the linear baseline scores {linear:.3f}, too near to tell apart")
+    better = "below that" if against["gain"] > 0 else "above it: use that"
+    if not clear(against):
+        better = "too near to tell apart"
+        if clear({**against, "over_seeds": None}):
+            side = "below" if against["gain"] > 0 else "above"
+            better = f"{side} on these texts, but the seeds lie too far apart to be sure"
+    parts.append(f"the linear baseline scores {linear:.3f}, {better}")
     return "; ".join(parts) + "."
 
 

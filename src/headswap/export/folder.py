@@ -55,6 +55,8 @@ def export(
     trained = load(run, "cpu")
     if not isinstance(trained, Trained):
         raise UsageError("a linear model cannot be exported", where=path, fix="name a neural run")
+    if (mixer := trained.settings.model.mixer) != "attention":
+        raise UsageError(f"a model with model.mixer={mixer} cannot be exported", where=path)
     read = [*TEXTS, *texts]
     with storage.new_folder(out) as folder:
         if to == "hf":

@@ -29,7 +29,7 @@ from headswap.use import Trained
 CLOSE, SAME_LABELS = 1e-4, 0.99
 LENGTHS = (5, 17, 48)
 OPSET = 23  # the first with attention, rotary embeddings and RMS norms as one operator each
-AS_INT8 = ("MatMul", "Gemm", "Gather", "LSTM")
+AS_INT8 = ("MatMul", "Gemm", "Gather")
 
 
 class Wrapped(nn.Module):

@@ -79,6 +79,11 @@ def line(settings: Settings, place: torch.device, world: int = 1) -> tuple[Setti
     parts = plan.accumulate
     if place.type == "cpu":
         free //= world
+    # Recorded steps keep what they need; one that is launched needs as much again.
+    twice = place.type == "cuda" and world == 1
+
+    def fits(need: memory.Memory) -> bool:
+        return need.total + twice * need.activations <= memory.ROOM * free
 
     def at_once() -> memory.Memory:
         batch = math.ceil(whole / parts)
@@ -88,7 +93,7 @@ def line(settings: Settings, place: torch.device, world: int = 1) -> tuple[Setti
             need = dataclasses.replace(need, total=need.total - elsewhere)
         return need
 
-    while at_once().total > memory.ROOM * free and parts < most:
+    while not fits(at_once()) and parts < most:
         parts = min(2 * parts, most)
     need = at_once()
     if need.total > memory.ROOM * free:

@@ -15,7 +15,7 @@ from headswap import metrics, predictions
 from headswap.errors import UsageError
 from headswap.predictions import Predictions
 from headswap.report import stats
-from headswap.run import Run
+from headswap.run import EXPERIMENT, Run
 from headswap.types import Table
 from headswap.wording import counted
 
@@ -111,14 +111,24 @@ def _check_comparable(runs: Sequence[Scored], split: Split, why: str | None) -> 
 def _arms(runs: Sequence[Scored]) -> Iterator[Arm]:
     groups: dict[str, list[Scored]] = {}
     for run in runs:
-        settings = {**run.settings, "train": {**run.settings["train"], "seed": None}}
-        groups.setdefault(json.dumps(settings, sort_keys=True), []).append(run)
+        groups.setdefault(json.dumps(_without_seed(run), sort_keys=True), []).append(run)
     for group in groups.values():
         seeds = [run.seed for run in group]
         if twice := [seed for seed in seeds if seeds.count(seed) > 1]:
             raise UsageError(f"two runs of one arm have the same seed {twice[0]}")
-        name = re.sub(r"[-_.]?\d+$", "", group[0].run.name) or group[0].run.name
+        name = re.sub(r"([-_.]?seed)?[-_.]?\d+$", "", group[0].run.name) or group[0].run.name
         yield Arm(name if len(group) > 1 else group[0].run.name, sorted(group, key=_seed))
+
+
+def _without_seed(run: Scored) -> Table:
+    """What the runs of an arm have in common. The seeds of an experiment have their own files
+    of labels, named by how many they are."""
+    settings = {**run.settings, "train": {**run.settings["train"], "seed": None}}
+    if (run.run.resolve().parent.parent / EXPERIMENT).is_file():
+        sizes = [Path(path).name for path in settings["data"]["train"]]
+        settings["data"] = {**settings["data"], "train": sizes}
+        settings["hashes"] = {**settings["hashes"], "train": None}
+    return settings
 
 
 def _source(run: Scored, split: Split) -> object:

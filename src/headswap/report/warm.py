@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -24,9 +24,10 @@ EXAMPLES = 3
 
 @dataclass(frozen=True)
 class _Trained:
-    """One run: its arm, pairs, rate and seed, and what it said."""
+    """One run: its arm, base, pairs, rate and seed, and what it said."""
 
     arm: str
+    base: str | None
     pairs: int
     rate: float
     seed: int
@@ -44,7 +45,7 @@ Cells = dict[tuple[str, int], list[_Trained]]
 
 def compare(paths: Sequence[Path], split: str = "test") -> Table:
     """Every arm at every number of pairs, at the rate that validation prefers."""
-    runs = [_read(path, split) for path in paths]
+    runs = _told_apart([_read(path, split) for path in paths])
     right = runs[0].right
     if strange := next((run for run in runs if run.right != right), None):
         raise UsageError(f"{paths[0]} and {strange.path} translated different {split} sentences")
@@ -98,9 +99,18 @@ def _read(path: Path, split: str) -> _Trained:
     except KeyError as error:
         raise DataError(f"no {error} in it", where=path / SCORES, fix="train it again") from error
     plan = settings["train"]
-    arm = SCRATCH if base is None else f"from {Path(base).name}"
-    facts = (arm, pairs, plan["lr"], plan["seed"], valid, said, right, history, training, path)
-    return _Trained(*facts)
+    facts = (pairs, plan["lr"], plan["seed"], valid, said, right, history, training, path)
+    return _Trained(SCRATCH, base, *facts)
+
+
+def _told_apart(runs: list[_Trained]) -> list[_Trained]:
+    """The runs with arms of one name each; two bases that end alike keep their whole paths."""
+    last = {run.base: Path(run.base).name for run in runs if run.base}
+    names = {
+        base: f"from {name if list(last.values()).count(name) == 1 else base}"
+        for base, name in last.items()
+    }
+    return [replace(run, arm=names[run.base]) if run.base else run for run in runs]
 
 
 def _at_best_rate(runs: Sequence[_Trained]) -> list[_Trained]:

@@ -65,8 +65,10 @@ def documents(paths: Sequence[Path], reading: Reading = Reading()) -> Iterator[s
 def texts(path: Path, reading: Reading = Reading()) -> Iterator[str]:
     """The text of every row or line, the empty ones too, so that results line up with it."""
     if files.kind(path) in TABLES:
+        column = None
         for where, row in table_rows(path):
-            yield text_of(row, reading, path, where)
+            column = column or column_of(row, reading.text, TEXT_NAMES, "text", path)
+            yield reading.cleaned(as_text(row.get(column), where))
     else:
         files.check_text(path)
         for _, line in files.lines(path):
@@ -80,10 +82,10 @@ def labelled(
 
     A missing label is an error, or an empty name with ``missing_ok``.
     """
-    found = False
+    columns, found = None, False
     for where, row in table_rows(path):
-        text_column, label_column = _columns(row, reading, _place(path, where))
-        text, label = row[text_column], row[label_column]
+        columns = columns or _columns(row, reading, path)
+        text, label = map(row.get, columns)
         if label is None or label != label or str(label).strip() == "":  # NaN is not itself
             if missing_ok:
                 found = True
@@ -164,9 +166,10 @@ def by_blank_lines(path: Path, reading: Reading) -> bool:
     return reading.documents == "blank"
 
 
-def text_of(row: Mapping[str, Any], reading: Reading, path: Path, where: str) -> str:
-    column = column_of(row, reading.text, TEXT_NAMES, "text", _place(path, where))
-    return reading.cleaned(as_text(row[column], where))
+def text_column(path: Path, reading: Reading) -> str:
+    """The column of a table that holds its texts, by its first row."""
+    row = next((row for _, row in table_rows(path)), {})
+    return column_of(row, reading.text, TEXT_NAMES, "text", path)
 
 
 def _documents_of(path: Path, reading: Reading) -> Iterator[str]:
@@ -188,15 +191,11 @@ def _documents_of(path: Path, reading: Reading) -> Iterator[str]:
         yield reading.cleaned("\n".join(document))
 
 
-def _place(path: Path, where: str) -> Path | str:
-    """Where a column is missing: in one line, where every line brings its own names."""
-    return where if files.kind(path) == ".jsonl" else path
-
-
-def _columns(row: Mapping[str, Any], reading: Reading, where: Path | str) -> tuple[str, str]:
+def _columns(row: Mapping[str, Any], reading: Reading, path: Path) -> tuple[str, str]:
+    """The names that count in a whole table, by its first row."""
     return (
-        column_of(row, reading.text, TEXT_NAMES, "text", where),
-        column_of(row, reading.label, LABEL_NAMES, "label", where),
+        column_of(row, reading.text, TEXT_NAMES, "text", path),
+        column_of(row, reading.label, LABEL_NAMES, "label", path),
     )
 
 

@@ -55,11 +55,13 @@ def documents_between(path: Path, reading: Reading, start: int, stop: int) -> It
     each other give every document of the file once, and in order."""
     lines = files.lines_from(path, start)
     if files.kind(path) == ".jsonl":
+        column = corpus.text_column(path, reading)
         for place, line in lines:
             if place >= stop:
                 return
-            if row := tables.json_row(line, f"{path}, the line at byte {place:,}"):
-                text = corpus.text_of(row[1], reading, path, row[0])
+            if found := tables.json_row(line, f"{path}, the line at byte {place:,}"):
+                where, row = found
+                text = reading.cleaned(tables.as_text(row.get(column), where))
                 if text.strip():
                     yield text
         return

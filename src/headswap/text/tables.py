@@ -128,13 +128,12 @@ def _parquet_rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def column_of(
-    row: Mapping[str, Any], wanted: str | None, usual: Sequence[str], role: str, where: Path | str
+    row: Mapping[str, Any], wanted: str | None, usual: Sequence[str], role: str, path: Path
 ) -> str:
-    """The name of the column that has a role. Rows of a .jsonl file may each have others."""
     if wanted is not None:
         if wanted in row:
             return wanted
-        raise UsageError(f"no column {wanted!r}", where=where, fix=did_you_mean(wanted, row))
+        raise UsageError(f"no column {wanted!r}", where=path, fix=did_you_mean(wanted, row))
     by_name = {name.strip().lower(): name for name in row}
     for name in usual:
         if name in by_name:
@@ -143,13 +142,15 @@ def column_of(
     some = found[:MOST_NAMED] + ["…"] * (len(found) > MOST_NAMED)
     raise DataError(
         f"no {role} column (found: {', '.join(some)})",
-        where=where,
+        where=path,
         fix=(f"name it with --{role}-column" if role in ("text", "label") else f"call it {role}")
         + ", or add the row of names if it is missing",
     )
 
 
 def as_text(value: Any, where: str) -> str:
+    if value is None:
+        raise DataError("the text is missing", where=where, fix="add it or take the row out")
     if not isinstance(value, str):
         raise DataError(f"the text is {value!r}, not a string", where=where)
     if "\0" in value:

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from headswap import metrics
+from headswap.errors import ResourceError
 from headswap.nn.model import Model
 from headswap.objectives import Context, Objective
 from headswap.randomness import generator
@@ -48,33 +49,34 @@ def evaluate(
     examples and ``most`` tokens; on a GPU, where a small batch costs as much as a large one, they
     are as large as training has memory for: what that keeps of every layer, is here that of one.
     Ranks take them in turn, and their results are put together in the order in which one process
-    would make them."""
+    would make them. Where memory is short all the same, batches are halved."""
     stack = model.backbone.stack
     lengths, longest = [len(example.ids) for example in examples], stack.length + 1
     if most is None and model.device.type == "cuda":
         batch, most = max(batch, ROWS_ON_GPU), stack.layers * batch * longest
-        if getattr(objective, "long", None) != "windows":  # the rest is not read
+        if getattr(objective, "long", None) == "windows":  # which overlap by half
+            lengths = [length if length < longest else 2 * length for length in lengths]
+        else:  # the rest is not read
             lengths = [min(length, longest) for length in lengths]
-    groups = list(enumerate(by_length(lengths, batch, most)))
-    turns = [(view, number, group) for view in objective.views() for number, group in groups]
     training = model.training
     if training:  # each switch walks all modules
         model.eval()
-    mine: list[Found] = []
-    with torch.no_grad(), autocast(model.device, precision):
-        for view, number, group in share(turns, ranks.rank, ranks.world):
-            context = Context(model.backbone.stack, tokens, generator(0, "evaluate", number))
-            made = view.batch([examples[i] for i in group], context).to(model.device)
-            mine.append(
-                {
-                    name: (
-                        float(term.total),
-                        made.counts[name],
-                        None if term.scores_NC is None else term.scores_NC.float().cpu().numpy(),
-                    )
-                    for name, term in view.loss(model, made).items()
-                }
-            )
+    while True:
+        groups = list(enumerate(by_length(lengths, batch, most)))
+        turns = [(view, number, group) for view in objective.views() for number, group in groups]
+        short = False
+        try:
+            mine = _found(model, examples, tokens, precision, share(turns, ranks.rank, ranks.world))
+        except torch.OutOfMemoryError as error:
+            if most is None or batch == 1 or not ranks.alone:
+                raise ResourceError(
+                    "the GPU's memory is too small to evaluate", fix="lower train.batch"
+                ) from error
+            short = True
+        if not short:
+            break
+        torch.cuda.empty_cache()
+        batch, most = max(1, batch // 2), most // 2  # type: ignore[operator]
     if training:
         model.train()
     totals: dict[str, float] = {}
@@ -95,6 +97,31 @@ def evaluate(
         counts,
         np.stack([logits[i] for i in order]) if logits else None,
     )
+
+
+def _found(
+    model: Model,
+    examples: Sequence[Any],
+    tokens: Tokenizer,
+    precision: torch.dtype,
+    turns: Sequence[tuple[Objective, int, list[int]]],
+) -> list[Found]:
+    found: list[Found] = []
+    with torch.no_grad(), autocast(model.device, precision):
+        for view, number, group in turns:
+            context = Context(model.backbone.stack, tokens, generator(0, "evaluate", number))
+            made = view.batch([examples[i] for i in group], context).to(model.device)
+            found.append(
+                {
+                    name: (
+                        float(term.total),
+                        made.counts[name],
+                        None if term.scores_NC is None else term.scores_NC.float().cpu().numpy(),
+                    )
+                    for name, term in view.loss(model, made).items()
+                }
+            )
+    return found
 
 
 def scores(evaluation: Evaluation, truth: Sequence[int] | None) -> dict[str, float]:

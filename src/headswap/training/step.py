@@ -79,8 +79,8 @@ class Step:
         if shapes not in self._known:  # the first of its shape also warms the libraries up
             if not full:
                 self._known[shapes] = None
-            moved = [part.to(self.model.device) for part in parts]
-            self._learn(moved, {name: self._number(count) for name, count in counts.items()})
+            if not self._launched(parts, counts):
+                self(parts, rate, seed)
             return
         recording = self._known[shapes]
         if recording is None:
@@ -146,16 +146,44 @@ class Step:
             self._pool = torch.cuda.graph_pool_handle()
         graph = torch.cuda.CUDAGraph()
         # Only this thread is recorded: another one prepares the next batch meanwhile.
+        reason = None
         try:
             with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
                 self._learn(held, numbers)
-        except RuntimeError as error:
-            self.records = False
-            self.optimizer.zero_grad(set_to_none=True)
+        except (RuntimeError, ResourceError) as error:
             reason = str(error).strip().split("\n")[0][:200]
-            self.warn(f"a step could not be recorded ({reason}): training without replays")
-            return None
-        return Recording(graph, tensors, numbers)
+        if reason is None:
+            return Recording(graph, tensors, numbers)
+        del graph
+        self._forget(f"a step could not be recorded ({reason})")
+        return None
+
+    def _launched(self, parts: Sequence[Batch], counts: dict[str, float]) -> bool:
+        """The step, launched kernel by kernel. False, and nothing learnt, where the recordings
+        hold the memory that it needs: they are given up."""
+        before = {name: total.clone() for name, total in self.sums.items()}
+        numbers = {name: self._number(count) for name, count in counts.items()}
+        try:
+            self._learn([part.to(self.model.device) for part in parts], numbers)
+            return True
+        except ResourceError:
+            if not any(self._known.values()):
+                raise
+        for name, total in self.sums.items():
+            total.copy_(before.get(name, torch.zeros_like(total)))
+        self._forget("memory is short")
+        return False
+
+    def _forget(self, reason: str) -> None:
+        """Give all recordings up, and the memory that they hold."""
+        self.records, self._pool = False, None
+        self._known.clear()
+        self.optimizer.zero_grad(set_to_none=True)
+        for table in self._tables:
+            table.clear_gradient()
+        if self.model.device.type == "cuda":
+            torch.cuda.empty_cache()
+        self.warn(f"{reason}: training without replays")
 
     def settle(self, parts: Sequence[Batch]) -> None:
         """Let DDP lay out its buckets, which it does after its first pass: a resumed training
