@@ -652,6 +652,12 @@ def test_what_would_be_ignored_is_refused(headswap, corpus_file, reviews_file):
     made[-len(SMALL) - 2 : -len(SMALL)] = ["--epochs", "nan"]
     refused(headswap(*made), 2, "train.epochs must be a number, not nan")
     refused(headswap("inspect", "course", "--swap", 0), 2, "--swap 2")
+    refused(headswap("inspect", "english-small", "--classes", 3), 2, "--classes")
+    refused(headswap("inspect", "course", "--width", 5), 2, "--complexity")
+    refused(headswap("inspect", "course", "--complexity"), 2, "layers alone")
+    refused(headswap("inspect", "english-small", "--text", "x", "--classes", 3), 2, "--text")
+    refused(headswap("inspect", "english-small", "--text", "x", "--label", "a"), 2, "classifier")
+    refused(headswap("inspect", "course", "--html", "."), 74, "cannot write")
     assert not Path("x").exists()
 
 

@@ -247,3 +247,27 @@ def test_two_translators_are_compared(trained, tmp_path, capsys):
     assert not main("compare", other.run.path, other.run.path, "--json")
     (same,) = json.loads(capsys.readouterr().out)["differences"]
     assert same["gain"] == same["low"] == same["high"] == 0
+
+
+def test_what_translate_would_ignore_is_refused(trained, capsys):
+    from headswap.cli import main
+
+    model, folder = trained
+    ask = ["translate", str(model.run.path), "--text", "one two", "--device", "cpu"]
+    for more, says in (
+        (["--best", "2", "--out", str(folder / "o.txt")], "a .jsonl file"),
+        (["--align", "--out", str(folder / "o.txt")], "a .jsonl file"),
+        (["--out", str(folder / "o.csv")], ".txt or .jsonl"),
+        (["--beam", "1", "--top-k", "3"], "--temperature"),
+    ):
+        with pytest.raises(SystemExit) as stopped:
+            main([*ask, *more])
+        assert stopped.value.code == 2 and says in capsys.readouterr().err
+    assert not list(folder.glob("o.*"))
+    table = folder / "named.tsv"
+    table.write_text("target\tsource\nx\tone two\n", "utf-8")
+    for words in (["translate", str(model.run.path), str(table), "--device", "cpu"], ask):
+        with pytest.raises(SystemExit, match="0"):
+            main(words)
+    one, two = capsys.readouterr().out.splitlines()
+    assert one == two

@@ -187,18 +187,31 @@ def test_mixing_corpora(folder, corpus):
             "masked", [corpus, other], out=folder / "no", changes=[{"data": {"weights": [1.0]}}]
         )
     with pytest.raises(UsageError, match="needs a budget in steps"):
-        minutes = {"train": {"minutes": 1.0}}
-        api.train("masked", [corpus, other], out=folder / "m", changes=[*changes[:-1], minutes])
+        minutes = [SMALL[0], changes[-2], {"train": {"minutes": 1.0}}]
+        api.train("masked", [corpus, other], out=folder / "m", changes=minutes)
 
 
 def test_scores_are_json(hybrid, corpus):
     assert json.dumps(hybrid.evaluate([corpus]))
 
 
-def test_no_text_has_no_scores(folder, reviews_file):
+def test_no_text_has_no_scores_and_half_a_character_some(folder, reviews_file):
     changes = [*SMALL, "train.steps=2"]
     made = api.train("classify", reviews_file, out=folder / "none", changes=changes)
     assert made.logits([]).shape == (0, len(made.labels)) and not list(made.predict([]))
+    assert len(list(made.predict(["\ud83d", "a book"]))) == 2
+    with pytest.raises(UsageError, match="no file"):
+        made.evaluate([])
+    with pytest.raises(UsageError, match="two budgets"):
+        api.plan("classify", reviews_file, changes=["train.steps=2", "train.epochs=1"])
+    assert api.plan("classify", reviews_file, changes="train.steps=2").train.steps == 2
+
+
+def test_one_text_at_a_time_is_filled(hybrid):
+    with pytest.raises(UsageError, match="one text at a time"):
+        hybrid.fill(["a <mask>", "b <mask>"])
+    with pytest.raises(UsageError, match="0 candidates"):
+        hybrid.fill("a <mask>", 0)
 
 
 def test_one_text_is_not_read_letter_by_letter(causal, hybrid, corpus):

@@ -156,8 +156,9 @@ def plan(
         base_run.check_finished()
         base_settings = settings_module.from_table(base_run.settings())
         sources["base"] = base_run.reference
+    given = [changes] if isinstance(changes, str) else changes
     tables = [
-        config.parse_assignment(change) if isinstance(change, str) else change for change in changes
+        config.parse_assignment(change) if isinstance(change, str) else change for change in given
     ]
     made = settings_module.resolve(
         objective, recipe, [{"data": sources}, *tables], base=base_settings

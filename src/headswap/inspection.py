@@ -45,6 +45,8 @@ def facts(what: str, objective: str | None, classes: int | None) -> Table:
     if run.exists():
         if objective is not None:
             raise UsageError("a run has its own objective", fix="leave --objective out")
+        if classes is not None:
+            raise UsageError("a run has its own classes", fix="leave --classes out")
         if run.settings().get("objective") == "linear":
             raise UsageError("a linear model has no layers to count", where=what)
         chosen = settings.from_table(run.settings())

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from headswap import metrics, predictions, scoring
+from headswap.errors import UsageError
 from headswap.nn.model import Model
 from headswap.objectives import Classify, Translate
 from headswap.progress import Reporter, Silent
@@ -47,6 +48,8 @@ class Measured:
         the files hold such."""
         reading = replace(reading, clean=self.settings.data.clean)
         objective, paths = self.settings.objective, files.listed(paths)
+        if not paths:
+            raise UsageError("no file to evaluate on", fix="name at least one")
         if isinstance(objective, Classify):
             return self._labels(objective, paths, reading)
         if isinstance(objective, Translate):

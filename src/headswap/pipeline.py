@@ -256,6 +256,7 @@ def _finish(
     report: Reporter,
 ) -> None:
     """Write the chosen weights, the predictions and the scores; then seal the run."""
+    run.check_there()
     objective, plan = settings.objective, settings.train
     precision, _ = machine.pick_precision(plan, model.device)
     results: Table = {"training": summary}

@@ -82,8 +82,8 @@ class Plain:
 class Terminal:
     """A live bar with the time that is left."""
 
-    def __init__(self, console: Console) -> None:
-        self._console = console
+    def __init__(self, console: Console | None = None) -> None:
+        self._console = console or Console(stderr=True)
         self._bar: Progress | None = None
         self._task: TaskID | None = None
 

@@ -113,6 +113,12 @@ class Run:
             with path.open(encoding="utf-8") as stream:
                 yield from map(json.loads, stream)
 
+    def check_there(self) -> None:
+        """Refuse to go on where somebody has deleted or moved the folder meanwhile: a new one
+        of its name would be no run."""
+        if not self.exists():
+            raise StorageError("the run was moved or deleted while it was trained", where=self.path)
+
     def check_finished(self) -> None:
         """Refuse a run that is not finished or whose files were damaged."""
         if not self.finished:

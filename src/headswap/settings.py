@@ -155,6 +155,10 @@ def resolve(
                 "pool": "last" if causal else "mean",
             }
             table[objective] = {**inherited, **table.get(objective, {})}
+    asked_for = {key for change in changes for key in change.get("train", {}) if key in BUDGETS}
+    if len(asked_for) > 1:
+        both = " and ".join(f"train.{name}" for name in sorted(asked_for))
+        raise UsageError(f"two budgets at once: {both}", fix="give one")
     for change in changes:
         for key in ("recipe", "objective"):
             if key in change:

@@ -209,6 +209,7 @@ def _error_number(error: Exception) -> int | None:
 
 def staging_name(path: Path) -> Path:
     """A name that no other process uses, on this host or on one that shares the disk."""
+    path = path if path.name else path.resolve()  # of "." and ".."
     return path.with_name(f"{STAGING}{path.name}-{socket.gethostname()}-{os.getpid()}")
 
 

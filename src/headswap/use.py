@@ -34,6 +34,7 @@ from headswap.text import tokenizer
 from headswap.text.corpus import Reading
 from headswap.text.files import Paths
 from headswap.text.loader import Labelled, by_length
+from headswap.text.tables import mended
 from headswap.training import machine
 from headswap.training.evaluate import evaluate
 from headswap.translating import Translation, Translator
@@ -162,6 +163,10 @@ class Trained:
     def fill(self, text: str, most: int = 5) -> list[list[scoring.Candidate]]:
         """For each ``<mask>`` of a text, the likeliest tokens."""
         self._view(Masked, "fill masks", "masked or hybrid")
+        if not isinstance(text, str):
+            raise UsageError("fill takes one text at a time")
+        if most < 1:
+            raise UsageError(f"cannot show {most} candidates", fix="ask for 1 or more")
         return scoring.fill(self.model, self.tokens, text, most)
 
     def translate(
@@ -218,7 +223,7 @@ class Trained:
                 yield TokenVectors(self.tokens.pieces(ids.tolist()), vectors)
 
     def cleaned(self, text: str) -> str:
-        return self.settings.data.reading.cleaned(text)
+        return mended(self.settings.data.reading.cleaned(text))
 
     def _classifier(self) -> Classify:
         objective = self.settings.objective

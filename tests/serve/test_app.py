@@ -115,6 +115,10 @@ def test_what_is_there(models):
         ("base/generate", {"prompt": "x", "length": "long"}, 422, "length"),
         ("base/generate", {"prompt": "x", "length": 10_000}, 422, "length"),
         ("base/fill", {"text": "no mask"}, 422, "no <mask>"),
+        ("base/fill", {"texts": ["<mask>"]}, 422, "no text to work on"),
+        ("base/generate", {"texts": ["x"]}, 422, "no prompt to work on"),
+        ("base/generate", {"prompt": 3}, 422, "prompt is not a string"),
+        ("base/generate", {"prompt": "x", "length": 2.5}, 422, "length is 2.5"),
         ("en-fr/translate", {"texts": ["x"], "align": 1}, 422, "align"),
     ],
 )
@@ -276,3 +280,27 @@ def test_a_target_is_checked_as_any_text(models):
     assert ill.status_code == 200, "mended, as texts are"
     long = ask(models, where, {"text": "one", "target": "x" * 50_000})
     assert long.status_code == 422 and "characters" in long.json()["error"]["what"]
+
+
+def test_who_is_cut_off_by_a_stop_is_told_so(models):
+    server = serving.Server(models)
+    app = serving.build(server)
+
+    async def cut() -> httpx.Response:
+        transport = httpx.ASGITransport(app=app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://x") as client:
+            never = asyncio.Event()
+
+            async def waits(*given: object) -> list[object]:
+                await never.wait()
+                return []
+
+            server.queue.submit = waits  # type: ignore[method-assign]
+            path, sent = "/v1/models/reviews/classify", {"texts": ["x"]}
+            asked = asyncio.create_task(client.post(path, json=sent))
+            await asyncio.sleep(0.05)
+            asked.cancel()
+            return await asked
+
+    answer = asyncio.run(cut())
+    assert answer.status_code == 503 and "stopping" in answer.json()["error"]["what"]

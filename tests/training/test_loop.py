@@ -286,3 +286,18 @@ def test_a_run_that_is_being_trained_is_not_resumed(reviews_file, tmp_path, monk
     changes = [*SMALL, {"train": {"steps": 1}}]
     made = api.train("classify", reviews_file, out=tmp_path / "a", changes=changes)
     assert made.run.finished
+
+
+def test_a_run_that_was_deleted_meanwhile_is_no_success(corpus_file, tmp_path, monkeypatch):
+    step = loop._Training._step
+
+    def deleting(self, feed):
+        step(self, feed)
+        if self.state.step == 1:
+            for path in sorted(self.run.path.rglob("*"), reverse=True):
+                path.unlink() if path.is_file() else path.rmdir()
+
+    monkeypatch.setattr(loop._Training, "_step", deleting)
+    plan = {"train": {"steps": 3, "save_minutes": 0.0}}
+    with pytest.raises(StorageError, match="moved or deleted while it was trained"):
+        api.train("causal", corpus_file, out=tmp_path / "a", changes=[*SMALL, plan])

@@ -103,7 +103,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _fail(StorageError(error.strerror or str(error), where=error.filename))
     except MemoryError:
         _fail(ResourceError("out of memory", fix="use a smaller batch or model"))
-    except Exception:
+    except Exception as error:
+        if isinstance(error, RuntimeError) and "allocate memory" in str(error):  # torch's own
+            _fail(ResourceError("out of memory", fix="ask for less at a time"))
         traceback.print_exc()
         _fail(HeadswapError("this is a bug in Headswap", fix="please report the lines above"))
 

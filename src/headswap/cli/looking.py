@@ -132,7 +132,7 @@ def inspect(
     heads: Files = [],  # noqa: B006
     pictures: Path | None = None,
     complexity: Annotated[bool, Parameter(negative="")] = False,
-    width: int = 256,
+    width: int | None = None,
     device: Device = "auto",
     as_json: Json = False,
 ) -> None:
@@ -185,24 +185,36 @@ def inspect(
         Measure attention, recurrent and convolutional layers over sequence lengths instead:
         time and memory beside their formulas.
     width
-        With --complexity: the layers' width.
+        With --complexity: the layers' width (256).
     """
     from rich.console import Console
 
     from headswap import inspection, storage
     from headswap.report import ledger as ledger_page
 
+    looks = bool(target or sees or label or word or sentence or heads or pictures)
+    counts = objective is not None or classes is not None or swap is not None
     if complexity:
-        _complexity(width, html, device, as_json)
+        if what is not None or text is not None or looks or counts:
+            raise UsageError("--complexity looks at layers alone", fix="leave the rest out")
+        _complexity(256 if width is None else width, html, device, as_json)
         return
+    if width is not None:
+        raise UsageError("--width goes with --complexity", fix="leave it out")
     if what is None:
         raise UsageError("which run or recipe?", fix="name one, as in: headswap inspect course")
+    if text is not None and counts:
+        raise UsageError(
+            "--objective, --classes and --swap count a recipe's parameters, and --text looks "
+            "inside a run",
+            fix="leave one of them out",
+        )
     if text is not None:
         shown = {"target": target, "sees": sees, "label": label, "word": word}
         looked = _look(what, text, {**shown, "sentences": sentence}, heads, device)
         _show(looked, html, pictures, as_json)
         return
-    if target or sees or label or word or sentence or heads or pictures:
+    if looks:
         raise UsageError("a look inside needs a text", fix='give --text "…"')
     if swap is not None:
         before, after = inspection.swapped(what, swap)
@@ -225,6 +237,7 @@ def _look(what: str, text: str, shown: Table, heads: list[Path], device: str) ->
     from headswap import use
     from headswap.looking.attention import heads_worth
     from headswap.looking.picture import picture
+    from headswap.objectives import Classify
     from headswap.run import Run
     from headswap.text import files
     from headswap.text.tables import mended
@@ -232,6 +245,8 @@ def _look(what: str, text: str, shown: Table, heads: list[Path], device: str) ->
     trained = use.load(Run.open(Path(what)), device)
     if not isinstance(trained, use.Trained):
         raise UsageError("a linear model has no attention to show", where=what)
+    if shown["label"] is not None and not isinstance(trained.settings.objective, Classify):
+        raise UsageError("--label goes with a classifier", where=what, fix="leave it out")
     worth = heads_worth(trained, files.expand(heads), reporter()) if heads else None
     return picture(trained, mended(text), heads=worth, **shown)
 

@@ -29,6 +29,16 @@ def texts(text: list[str], source: Path | None, column: str | None = None) -> It
     return corpus.texts(source, corpus.Reading("line", column))
 
 
+def source_column(source: Path | None) -> str | None:
+    """The column of a table of pairs that is translated; None for all other files."""
+    from headswap.text import files, pairs, tables
+
+    if source is None or not source.is_file() or files.kind(source) not in tables.TABLES:
+        return None
+    row = next((row for _, row in tables.table_rows(source)), {})
+    return next((name for name in row if name.strip().lower() == pairs.PAIR_NAMES[0]), None)
+
+
 def check_out(out: Path | None, source: Path | None) -> None:
     """Refuse to write results over what they are made of."""
     given = [path for path in (out, source) if path is not None and path.exists()]

@@ -71,11 +71,15 @@ def serve(
 
     models = {name: load(path, device=device) for name, path in zip(names, runs, strict=True)}
     limits = app.Limits(queue=queue, batch=batch)
-    process = server.make(app.build(app.Server(models, limits), token), host, port)
+    served = app.Server(models, limits)
+    process = server.make(app.build(served, token), host, port)
     try:
         process.run()
+        if served.queue.busy:  # with work whose answer nobody waits for any more
+            os._exit(0)
     except SystemExit as error:
         if error.code:
             raise StorageError(
-                f"cannot listen on {host}:{port}", fix="is the port in use? give another --port"
+                f"cannot listen on {host}:{port}",
+                fix="is the port in use, or --host not this machine's?",
             ) from error

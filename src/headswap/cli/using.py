@@ -196,7 +196,8 @@ def translate(
     run
         A finished translator.
     source
-        A file of sentences, one a line; standard input for - or none.
+        A file of sentences, one a line, or a table with a column source or text; standard input
+        for - or none.
     text
         A sentence given on the command line; may be repeated.
     out
@@ -229,13 +230,24 @@ def translate(
 
     if best < 1 or best > beam:
         raise UsageError(f"cannot give the best {best} of {beam}", fix="use a wider --beam")
+    if (top_k is not None or top_p is not None) and not temperature:
+        raise UsageError("--top-k and --top-p need a --temperature above 0")
+    if out is not None and files.kind(out) not in (".txt", ".jsonl"):
+        raise UsageError("translations are written as .txt or .jsonl", where=out)
+    if out is not None and files.kind(out) == ".txt" and (best > 1 or scores or align or as_json):
+        raise UsageError(
+            "a .txt file holds translations alone, without scores, alignments or further ones",
+            where=out,
+            fix="give a .jsonl file",
+        )
     reading.check_out(out, source)
-    texts = reading.texts(text, source)
+    column = reading.source_column(source)
+    texts = reading.texts(text, source, column)
     how = Search(Beam(beam, penalty), Sampling(temperature, top_k, top_p, seed))
     trained = _neural(run, device, "translate")
     found = trained.translate(texts, how, backwards=backwards, aligned=align, report=reporter())
     if out is not None:
-        found = reading.shown(found, "translating", reading.number_of(text, source))
+        found = reading.shown(found, "translating", reading.number_of(text, source, column))
     if out is not None and files.kind(out) != ".jsonl":
         count = output.write_lines(out, (some[0].text for some in found))
         print(f"{counted(count, 'translation')} in {out}")

@@ -171,7 +171,8 @@ def _parity(library: Any, trained: Trained, folder: Path, texts: list[str]) -> f
         ]
         return float(np.mean([one == two for one, two in zip(said, theirs, strict=True)]))
     engine = library.Generator(str(folder), inter_threads=1, intra_threads=threads)
-    starts = [tokens.decode(ids[:8]) for ids in tokens.encode(texts)]
+    # Beside an empty prompt, CTranslate2 gives the others' prompts back with what follows.
+    starts = [start for ids in tokens.encode(texts) if (start := tokens.decode(ids[:8]))]
     prompts = [tokens.pieces(ids) for ids in tokens.encode(starts)]
     ours = trained.generate(starts, LONGEST)
     found = engine.generate_batch(

@@ -142,7 +142,8 @@ def _differing(stack: Stack, wanted: Mapping[str, object]) -> list[str]:
 
 def _check(reasons: list[str], target: str) -> None:
     if reasons:
-        raise UsageError(f"{', '.join(reasons)} does not fit {target}", fix=REMEDY)
+        fix = "train with classify.long=head" if "windows" in reasons[0] else REMEDY
+        raise UsageError(f"{', '.join(reasons)} does not fit {target}", fix=fix)
 
 
 def _config(kind: str, trained: Trained, **more: Any) -> Any:

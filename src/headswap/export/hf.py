@@ -108,7 +108,8 @@ def _parity(trained: Trained, folder: Path, plan: Plan, texts: list[str]) -> Tab
         what = f"other ids for {len(different)} of {len(texts)} texts" if different else ""
         what = what or f"scores differ by {worst:.2g}"
         first = f", the first: {different[0][:60]!r}" if different else ""
-        raise UsageError(f"the exported model is not the same: {what}{first}", fix=REMEDY)
+        fix = "export it to ctranslate2" if isinstance(objective, Translate) else REMEDY
+        raise UsageError(f"the exported model is not the same: {what}{first}", fix=fix)
     return {
         "architecture": plan.architecture,
         "texts": len(texts),

@@ -32,7 +32,7 @@ from headswap.looking.reading import read
 from headswap.serve import page as pages
 from headswap.serve.batching import Batcher, QueueFull
 from headswap.serve.description import openapi
-from headswap.serve.gate import HANDLERS, Guard, Refused, Watch, flag, number, read_json
+from headswap.serve.gate import HANDLERS, Guard, Refused, Watch, flag, number, read_json, whole
 from headswap.text.tables import mended
 from headswap.types import Table
 from headswap.use import Trained
@@ -84,7 +84,7 @@ class Server:
         if "classify" not in abilities(model):
             raise _unable(name, model)
         body = await read_json(request)
-        texts = self._texts(body, "texts")
+        texts = self._texts(body)
 
         def work(items: Sequence[str]) -> list[Table]:
             found = model.predict(list(items))
@@ -103,12 +103,12 @@ class Server:
             raise _unable(name, model)
         assert isinstance(model, Trained)
         body = await read_json(request)
-        (text,) = self._texts({"texts": [body.get("text")]}, "texts")
+        text = self._text(body, "text")
         target = body.get("target")
         if target is not None:
             if not isinstance(target, str):
                 raise Refused(422, f"target is {target!r}", "send a text or leave it out")
-            (target,) = self._texts({"texts": [target]}, "texts", empty=True)
+            target = self._text(body, "target", empty=True)
 
         def work() -> str:
             seen = attention(model, read(model, text, target))
@@ -134,7 +134,7 @@ class Server:
         name, model = self.model(request)
         if not isinstance(model, Trained):
             raise _unable(name, model)
-        texts = self._texts(await read_json(request), "texts")
+        texts = self._texts(await read_json(request))
 
         def work(items: Sequence[str]) -> list[list[float]]:
             return [row.tolist() for row in model.embed(list(items))]
@@ -147,8 +147,8 @@ class Server:
             raise _unable(name, model)
         assert isinstance(model, Trained)
         body = await read_json(request)
-        texts = self._texts(body, "texts")
-        beam = number(body, "beam", 4, 1, 16)
+        texts = self._texts(body)
+        beam = whole(body, "beam", 4, 1, 16)
         aligned = flag(body, "align")
 
         def work(items: Sequence[str]) -> list[Table]:
@@ -165,8 +165,8 @@ class Server:
             raise _unable(name, model)
         assert isinstance(model, Trained)
         body = await read_json(request)
-        (text,) = self._texts({"texts": [body.get("text")]}, "texts")
-        most = int(number(body, "most", 5, 1, 50))
+        text = self._text(body, "text")
+        most = whole(body, "most", 5, 1, 50)
 
         def work() -> list[list[Table]]:
             found = model.fill(text, most)
@@ -182,11 +182,11 @@ class Server:
             raise _unable(name, model)
         assert isinstance(model, Trained)
         body = await read_json(request)
-        (prompt,) = self._texts({"texts": [body.get("prompt")]}, "texts", empty=True)
-        length = int(number(body, "length", 50, 1, self.limits.tokens))
+        prompt = self._text(body, "prompt", empty=True)
+        length = whole(body, "length", 50, 1, self.limits.tokens)
         sampling = Sampling(
             temperature=number(body, "temperature", 0.0, 0.0, 10.0),
-            seed=int(number(body, "seed", 0, 0, 2**31)),
+            seed=whole(body, "seed", 0, 0, 2**31),
         )
 
         if flag(body, "stream"):
@@ -258,15 +258,21 @@ class Server:
     async def described(self, request: Request) -> Response:
         return JSONResponse(openapi())
 
-    def _texts(self, body: Table, field: str, empty: bool = False) -> list[str]:
-        texts = body.get(field)
-        if not isinstance(texts, list) or not texts or not all(isinstance(t, str) for t in texts):
-            if isinstance(texts, str):
-                raise Refused(422, f"{field} is a string, not a list", 'send {"texts": ["…"]}')
-            if isinstance(texts, list) and not all(isinstance(t, str | None) for t in texts):
-                raise Refused(422, "a text is not a string", 'send {"texts": ["…"]}')
-            what = "text, prompt or texts" if field == "texts" else field
-            raise Refused(422, f"no {what} to work on", 'send {"texts": ["…"]}')
+    def _text(self, body: Table, field: str, empty: bool = False) -> str:
+        text = body.get(field)
+        if not isinstance(text, str):
+            what = f"no {field} to work on" if text is None else f"{field} is not a string"
+            raise Refused(422, what, f'send {{"{field}": "…"}}')
+        return self._texts({"texts": [text]}, empty)[0]
+
+    def _texts(self, body: Table, empty: bool = False) -> list[str]:
+        texts, fix = body.get("texts"), 'send {"texts": ["…"]}'
+        if isinstance(texts, str):
+            raise Refused(422, "texts is a string, not a list", fix)
+        if not isinstance(texts, list) or not texts:
+            raise Refused(422, "no texts to work on", fix)
+        if not all(isinstance(text, str) for text in texts):
+            raise Refused(422, "a text is not a string", fix)
         if len(texts) > self.limits.texts:
             raise Refused(422, f"{len(texts)} texts", f"send at most {self.limits.texts} at once")
         for text in texts:

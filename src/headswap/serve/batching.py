@@ -100,8 +100,13 @@ class Batcher:
                 one.done.set_result(result)
         self._go()
 
+    @property
+    def busy(self) -> bool:
+        return self._busy
+
     def close(self) -> None:
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        """Begin nothing more. What is being computed cannot be stopped."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _done(work: Work, items: Sequence[Any]) -> list[Any]:

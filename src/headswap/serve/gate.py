@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import json
 import time
@@ -42,14 +43,21 @@ class Watch:
             return
         began, path = time.monotonic(), scope["path"].rsplit("/", 1)[-1]
         known = path if path in PATHS else "other"
+        begun = False
 
         async def watched(message: Message) -> None:
+            nonlocal begun
             if message["type"] == "http.response.start":
+                begun = True
                 self.answered(known, int(message["status"]))
             await send(message)
 
         try:
             await self.app(scope, receive, watched)
+        except asyncio.CancelledError:  # the server stops, and has waited long enough
+            if not begun:
+                answer = _error(503, "the server is stopping", "try again in a minute")
+                await answer(scope, receive, watched)
         except Exception:
             self.answered(known, 500)
             raise
@@ -122,8 +130,15 @@ async def read_json(request: Request) -> Table:
 def number(body: Table, name: str, default: float, low: float, high: float) -> float:
     value = body.get(name, default)
     if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-        raise Refused(422, f"{name} is {value!r}", f"send a number from {low:g} to {high:g}")
+        raise Refused(422, f"{name} is {value!r}", f"send a number from {low:,} to {high:,}")
     return value
+
+
+def whole(body: Table, name: str, default: int, low: int, high: int) -> int:
+    value = number(body, name, default, low, high)
+    if value != int(value):
+        raise Refused(422, f"{name} is {value!r}", "send a whole number")
+    return int(value)
 
 
 def flag(body: Table, name: str) -> bool:

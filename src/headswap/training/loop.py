@@ -321,9 +321,11 @@ class _Training:
         self._check_health()
         self.state.sums = {name: float(value) for name, value in self.arithmetic.sums.items()}
         self.state.counts = dict(self.counts)
+        leads, kept = self.ranks.leads, self.kept
+        if leads:
+            self.run.check_there()
         self.journal.sync()
         self.state.metrics_bytes = self.journal.bytes
-        leads, kept = self.ranks.leads, self.kept
         checkpoint.save(
             self.folder, self.model, self.optimizer, self.state, kept.average, kept.best, leads
         )
