@@ -71,12 +71,9 @@ def serve(
 
     models = {name: load(path, device=device) for name, path in zip(names, runs, strict=True)}
     limits = app.Limits(queue=queue, batch=batch)
-    served = app.Server(models, limits)
-    process = server.make(app.build(served, token), host, port)
+    process = server.make(app.build(app.Server(models, limits), token), host, port)
     try:
         process.run()
-        if served.queue.busy:  # with work whose answer nobody waits for any more
-            os._exit(0)
     except SystemExit as error:
         if error.code:
             raise StorageError(

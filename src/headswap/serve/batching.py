@@ -100,10 +100,6 @@ class Batcher:
                 one.done.set_result(result)
         self._go()
 
-    @property
-    def busy(self) -> bool:
-        return self._busy
-
     def close(self) -> None:
         """Begin nothing more. What is being computed cannot be stopped."""
         self._pool.shutdown(wait=False, cancel_futures=True)
