@@ -394,7 +394,37 @@ def objectives() -> str:
             )
             + (LINEAR_ABOVE.format(linear) if linear > max(map(max, bases.values())) else ""),
         ]
+    if tuned:
+        lines += ["", *answered(tuned)]
     return "\n".join(lines)
+
+
+def answered(tuned: dict[str, Any]) -> list[str]:
+    """The course's question, with the numbers of every task."""
+
+    signs: dict[tuple[str, str], set[bool]] = {}
+
+    def told(one: str, two: str) -> str:
+        parts = []
+        for corpus, arms in tuned.items():
+            before, after = by_base(arms[one]), by_base(arms[two])
+            gain = statistics.fmean(after) - statistics.fmean(before)
+            signs.setdefault((one, two), set()).add(gain > 0)
+            apart = min(after) > max(before) or min(before) > max(after)
+            seeds = "the seeds lie apart" if apart else "the seeds overlap"
+            parts.append(f"{gain:+.3f} on {TUNED_ON[corpus]} ({seeds})")
+        return " and ".join(parts)
+
+    sides, next_sentence = (
+        told("causal", "masked"),
+        told("masked", "masked and next sentence"),
+    )
+    depends = all(len(found) > 1 for found in signs.values())
+    return [
+        "What does causal language modelling lack against masked? At this scale, seeing both sides "
+        f"brings {sides}; next-sentence prediction on top of it brings {next_sentence}."
+        + (" The sign depends on the task." if depends else "")
+    ]
 
 
 def by_base(arm: dict[str, Any]) -> list[float]:

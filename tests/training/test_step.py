@@ -122,3 +122,18 @@ def test_recordings_give_their_memory_back_where_it_is_short(tokens, monkeypatch
     assert made.take_sums() == plain.take_sums()
     for one, other in zip(made.model.parameters(), plain.model.parameters(), strict=True):
         assert torch.equal(one, other)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there a step can be recorded")
+def test_what_cannot_be_recorded_is_launched(tokens):
+    lines: list[str] = []
+    made, plain = stepper(tokens, lines), stepper(tokens, [])
+    made.records = True
+    for number in range(3):
+        for one in (made, plain):
+            one(parts_of(tokens, number), 1e-3, number)
+        assert made.records == (number == 0)
+    assert len(lines) == 1 and lines[0].startswith("a step could not be recorded (")
+    assert made.take_sums() == pytest.approx(plain.take_sums())
+    for one, other in zip(made.model.parameters(), plain.model.parameters(), strict=True):
+        torch.testing.assert_close(one, other)

@@ -141,20 +141,21 @@ class Step:
 
         held = [part.map(hold) for part in parts]
         numbers = {name: self._number(count) for name, count in counts.items()}
-        if self._pool is None:
-            torch.cuda.empty_cache()
-            self._pool = torch.cuda.graph_pool_handle()
-        graph = torch.cuda.CUDAGraph()
-        # Only this thread is recorded: another one prepares the next batch meanwhile.
-        reason = None
+        graph: torch.cuda.CUDAGraph | None = None
+        reason = ""
         try:
+            if self._pool is None:
+                torch.cuda.empty_cache()
+                self._pool = torch.cuda.graph_pool_handle()
+            graph = torch.cuda.CUDAGraph()
+            # Only this thread is recorded: another one prepares the next batch meanwhile.
             with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
                 self._learn(held, numbers)
         except (RuntimeError, ResourceError) as error:
             reason = str(error).strip().split("\n")[0][:200]
-        if reason is None:
+        if graph is not None and not reason:
             return Recording(graph, tensors, numbers)
-        del graph
+        graph = None  # with what it holds
         self._forget(f"a step could not be recorded ({reason})")
         return None
 
