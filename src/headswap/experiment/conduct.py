@@ -167,7 +167,8 @@ def _that_fit(chosen: settings.Settings, design: Design, workers: int, report: R
     place = machine.pick_device(design.device)
     precision, _ = machine.pick_precision(chosen.train, place)
     vocabulary, batch = chosen.tokenizer.vocabulary, chosen.train.batch
-    need = memory.needed(chosen, vocabulary, precision, place.type, batch).total
+    found = memory.needed(chosen, vocabulary, precision, place.type, batch)
+    need = found.held if place.type == "cuda" else found.total
     free = memory.free(place)
     most = max(1, int(memory.ROOM * free / need))
     report.say(

@@ -79,11 +79,10 @@ def line(settings: Settings, place: torch.device, world: int = 1) -> tuple[Setti
     parts = plan.accumulate
     if place.type == "cpu":
         free //= world
-    # Recorded steps keep what they need; one that is launched needs as much again.
-    twice = place.type == "cuda" and world == 1
+    recorded = place.type == "cuda" and world == 1
 
     def fits(need: memory.Memory) -> bool:
-        return need.total + twice * need.activations <= memory.ROOM * free
+        return (need.held if recorded else need.total) <= memory.ROOM * free
 
     def at_once() -> memory.Memory:
         batch = math.ceil(whole / parts)

@@ -44,6 +44,12 @@ class Memory:
     logits: int
     total: int
 
+    @property
+    def held(self) -> int:
+        """What a GPU is asked for: recorded steps keep their activations, and one that is
+        launched beside them needs as much again."""
+        return self.total + self.activations
+
 
 @lru_cache(maxsize=256)
 def activations(
