@@ -591,7 +591,7 @@ def test_whoever_waits_sees_how_far_it_is(headswap, base, reviews_file, monkeypa
 def test_texts_are_never_ignored(headswap, base, reviews_file):
     headswap("train", "classify", reviews_file, "--from", base, "--out", "clf", "--epochs", 1)
     refused(headswap("predict", "clf", reviews_file, "--text", "hi"), 2, "give one of them")
-    refused(headswap("generate", base, "x", "--top-k", 3), 2, "need a --temperature")
+    refused(headswap("generate", base, "x", "--top-k", 3), 2, "need a temperature")
     refused(headswap("resume", "clf", "--data", "nowhere"), 74, "no such folder")
 
 

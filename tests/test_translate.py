@@ -258,7 +258,7 @@ def test_what_translate_would_ignore_is_refused(trained, capsys):
         (["--best", "2", "--out", str(folder / "o.txt")], "a .jsonl file"),
         (["--align", "--out", str(folder / "o.txt")], "a .jsonl file"),
         (["--out", str(folder / "o.csv")], ".txt or .jsonl"),
-        (["--beam", "1", "--top-k", "3"], "--temperature"),
+        (["--beam", "1", "--top-k", "3"], "need a temperature"),
     ):
         with pytest.raises(SystemExit) as stopped:
             main([*ask, *more])

@@ -105,7 +105,7 @@ class Trained:
         self._view(Causal, "generate", "causal or hybrid")
         if length < 1:
             raise UsageError(f"cannot generate {length} tokens", fix="ask for 1 or more")
-        encoded = self.tokens.encode(list(several(prompts)))
+        encoded = self.tokens.encode([mended(prompt) for prompt in several(prompts)])
         started = [prompt_ids(ids, self.tokens.bos) for ids in encoded]
         end, never = self.tokens.eos, self._never()
         added: list[Extension] = []
@@ -124,7 +124,7 @@ class Trained:
     ) -> Iterator[NextToken]:
         """A continuation token by token, each with the likeliest ones in its place."""
         self._view(Causal, "generate", "causal or hybrid")
-        (ids,) = self.tokens.encode([prompt])
+        (ids,) = self.tokens.encode([mended(prompt)])
         started = prompt_ids(ids, self.tokens.bos)
         stepper = Stepper(self.model, [started], length, HEAD)
         forbidden = torch.tensor(self._never(), device=self.model.device)
@@ -167,7 +167,7 @@ class Trained:
             raise UsageError("fill takes one text at a time")
         if most < 1:
             raise UsageError(f"cannot show {most} candidates", fix="ask for 1 or more")
-        return scoring.fill(self.model, self.tokens, text, most)
+        return scoring.fill(self.model, self.tokens, mended(text), most)
 
     def translate(
         self,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -144,7 +143,6 @@ def train(
         tokenizer={"model": _resolved(tokenizer), "pieces": _resolved(pieces)},
         data={"documents": documents, "text_column": text_column, "label_column": label_column},
     )
-    _check_budgets(flags["train"], set_)
     with ranks.joined() as group:
         report = group.reporter(reporter())
         with group.together():
@@ -240,16 +238,6 @@ def _given(**sections: dict[str, Any]) -> dict[str, dict[str, Any]]:
         section: {key: value for key, value in options.items() if value is not None}
         for section, options in sections.items()
     }
-
-
-def _check_budgets(options: dict[str, Any], changes: Sequence[str]) -> None:
-    """Refuse a budget as an option and another as a setting: one would be forgotten."""
-    from headswap.training.plan import BUDGETS
-
-    named = {*options, *(text.partition("=")[0].strip().removeprefix("train.") for text in changes)}
-    given = [f"train.{name}" for name in BUDGETS if name in named]
-    if len(given) > 1:
-        raise UsageError(f"two budgets at once: {' and '.join(given)}", fix="give one")
 
 
 def _resolved(path: Path | None) -> str | None:

@@ -151,15 +151,12 @@ def generate(
     """
     from headswap.decoding.strategies import Sampling
     from headswap.text import files
-    from headswap.text.tables import mended
 
-    if temperature == 0 and (top_k is not None or top_p is not None):
-        raise UsageError("--top-k and --top-p need a --temperature above 0")
     sampling = Sampling(temperature, top_k, top_p, seed)
     trained = _neural(run, device, "generate")
     if not prompts or prompts == [reading.STANDARD_INPUT]:
         prompts = list(files.standard_input())
-    for text in trained.generate([mended(prompt) for prompt in prompts], length, sampling):
+    for text in trained.generate(prompts, length, sampling):
         print(text)
 
 
@@ -196,8 +193,7 @@ def translate(
     run
         A finished translator.
     source
-        A file of sentences, one a line, or a table with a column source or text; standard input
-        for - or none.
+        Sentences, one a line, or a table with a column source; standard input for - or none.
     text
         A sentence given on the command line; may be repeated.
     out
@@ -230,8 +226,6 @@ def translate(
 
     if best < 1 or best > beam:
         raise UsageError(f"cannot give the best {best} of {beam}", fix="use a wider --beam")
-    if (top_k is not None or top_p is not None) and not temperature:
-        raise UsageError("--top-k and --top-p need a --temperature above 0")
     if out is not None and files.kind(out) not in (".txt", ".jsonl"):
         raise UsageError("translations are written as .txt or .jsonl", where=out)
     if out is not None and files.kind(out) == ".txt" and (best > 1 or scores or align or as_json):
@@ -285,12 +279,8 @@ def fill(
     most
         How many candidates for each mask.
     """
-    from headswap.text.tables import mended
-
-    if most < 1:
-        raise UsageError(f"cannot show {most} candidates", fix="ask for 1 or more")
     trained = _neural(run, device, "fill masks")
-    for text in map(mended, texts):
+    for text in texts:
         masks = trained.fill(text, most)
         if as_json:
             found = [[vars(candidate) for candidate in candidates] for candidates in masks]

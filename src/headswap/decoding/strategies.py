@@ -39,6 +39,8 @@ class Sampling:
             raise UsageError(f"top-k cannot be {self.top_k}", fix="use 1 or more")
         if self.top_p is not None and not 0 < self.top_p <= 1:
             raise UsageError(f"top-p cannot be {self.top_p}", fix="use a share above 0, up to 1")
+        if not self.temperature and (self.top_k is not None or self.top_p is not None):
+            raise UsageError("top-k and top-p need a temperature above 0", fix="0.8, say")
 
     def choose(self, logits_BV: Tensor, rows: Sequence[int] | np.ndarray, step: int) -> Tensor:
         if self.temperature == 0:

@@ -46,8 +46,8 @@ class Base:
     """A base: an existing run (``run``), or one to be pretrained for ``tokens`` tokens.
 
     ``start`` is the run that pretraining goes on from; ``via`` says that the base is then
-    fine-tuned on related labels. ``rate`` is what its arms' learning rates are tried around,
-    when it is not the plan's; ``origin`` is the folder that ``run`` was imported from;
+    fine-tuned on related labels. ``rate`` is what its arms' learning rates are tried around (in
+    older plans it may be the plan's); ``origin`` is the folder that ``run`` was imported from;
     ``labelled`` says that it has learnt from other labels than the experiment's.
     """
 

@@ -83,7 +83,8 @@ def _classifier(trained: Trained, objective: Classify) -> Plan:
     stack, head = trained.settings.model, trained.model.heads["label"]
     unlike = [] if objective.long == "head" else [f"classify.long = {objective.long!r}"]
     unlike += ["data.clean = ['html']"] if "html" in trained.settings.data.clean else []
-    _check(unlike, "transformers, which reads a text from its beginning, as it is")
+    fix = "train with classify.long=head" if objective.long == "windows" else REMEDY
+    _check(unlike, "transformers, which reads a text from its beginning, as it is", fix)
     labels = dict(enumerate(objective.labels))
     named = {"id2label": labels, "label2id": {name: i for i, name in labels.items()}}
     tensors = dict(_llama(trained))
@@ -140,9 +141,8 @@ def _differing(stack: Stack, wanted: Mapping[str, object]) -> list[str]:
     ]
 
 
-def _check(reasons: list[str], target: str) -> None:
+def _check(reasons: list[str], target: str, fix: str = REMEDY) -> None:
     if reasons:
-        fix = "train with classify.long=head" if "windows" in reasons[0] else REMEDY
         raise UsageError(f"{', '.join(reasons)} does not fit {target}", fix=fix)
 
 

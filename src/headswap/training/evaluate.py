@@ -61,22 +61,16 @@ def evaluate(
     training = model.training
     if training:  # each switch walks all modules
         model.eval()
-    while True:
+    mine = None
+    while mine is None:
         groups = list(enumerate(by_length(lengths, batch, most)))
         turns = [(view, number, group) for view in objective.views() for number, group in groups]
-        short = False
-        try:
-            mine = _found(model, examples, tokens, precision, share(turns, ranks.rank, ranks.world))
-        except torch.OutOfMemoryError as error:
-            if most is None or batch == 1 or not ranks.alone:
-                raise ResourceError(
-                    "the GPU's memory is too small to evaluate", fix="lower train.batch"
-                ) from error
-            short = True
-        if not short:
-            break
-        torch.cuda.empty_cache()
-        batch, most = max(1, batch // 2), most // 2  # type: ignore[operator]
+        mine = _found(model, examples, tokens, precision, share(turns, ranks.rank, ranks.world))
+        if mine is None and (batch == 1 or not ranks.alone):
+            raise ResourceError(
+                "the GPU's memory is too small to evaluate", fix="lower train.batch"
+            )
+        batch, most = max(1, batch // 2), most and most // 2
     if training:
         model.train()
     totals: dict[str, float] = {}
@@ -105,23 +99,28 @@ def _found(
     tokens: Tokenizer,
     precision: torch.dtype,
     turns: Sequence[tuple[Objective, int, list[int]]],
-) -> list[Found]:
-    found: list[Found] = []
-    with torch.no_grad(), autocast(model.device, precision):
-        for view, number, group in turns:
-            context = Context(model.backbone.stack, tokens, generator(0, "evaluate", number))
-            made = view.batch([examples[i] for i in group], context).to(model.device)
-            found.append(
-                {
-                    name: (
-                        float(term.total),
-                        made.counts[name],
-                        None if term.scores_NC is None else term.scores_NC.float().cpu().numpy(),
-                    )
-                    for name, term in view.loss(model, made).items()
-                }
+) -> list[Found] | None:
+    """What every batch gave; None where memory is too short for them."""
+
+    def one(view: Objective, number: int, group: list[int]) -> Found:
+        context = Context(model.backbone.stack, tokens, generator(0, "evaluate", number))
+        made = view.batch([examples[i] for i in group], context).to(model.device)
+        return {
+            name: (
+                float(term.total),
+                made.counts[name],
+                None if term.scores_NC is None else term.scores_NC.float().cpu().numpy(),
             )
-    return found
+            for name, term in view.loss(model, made).items()
+        }
+
+    try:
+        with torch.no_grad(), autocast(model.device, precision):
+            return [one(*turn) for turn in turns]
+    except torch.OutOfMemoryError:
+        pass
+    torch.cuda.empty_cache()  # once the error holds nothing any more
+    return None
 
 
 def scores(evaluation: Evaluation, truth: Sequence[int] | None) -> dict[str, float]:
