@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import warnings
+from functools import partial
 
 import pytest
 import torch
@@ -30,11 +31,13 @@ def test_zeros_at_the_end_of_heads_change_nothing(bias):
     stack = Stack(width=20, heads=2, feedforward=8, bias=bias, qk_norm=False)
     torch.manual_seed(0)
     layer = Attention(stack, 0)
-    assert layer._unaligned and not Attention(Stack(width=32, heads=2), 0)._unaligned
+    wide = Attention(Stack(width=40, heads=2), 0)
+    assert (layer._room(torch.bfloat16), layer._room(torch.float32)) == (6, 2)
+    assert (wide._room(torch.bfloat16), wide._room(torch.float32)) == (4, 0)
     x = torch.randn(3, 7, 20)
     mask = Visibility("causal").kernel(7, 7, x.device)
     found = []
-    for way in (layer.forward, layer._aligned):
+    for way in (layer.forward, partial(layer._aligned, room=6)):
         layer.zero_grad()
         result = way(x, mask)
         result.square().sum().backward()

@@ -16,7 +16,7 @@ from headswap.errors import DataError, Interrupted, UsageError
 from headswap.experiment import bases, cluster, explain, findings, speed, splits, verdict
 from headswap.experiment.cluster import Cluster
 from headswap.experiment.design import CARD, CHECK, PLAN, ROLES, Design, Folder
-from headswap.experiment.jobs import Tasks, Workers, Workshop
+from headswap.experiment.jobs import Tasks, Workers, Workshop, load_ahead
 from headswap.experiment.plan import Costs, Job, Plan, curve, fit
 from headswap.experiment.sharing import side_by_side
 from headswap.importing.base import open_base
@@ -34,6 +34,8 @@ from headswap.wording import counted, gib, quoted
 
 def start(design: Design, out: Path, report: Reporter) -> Folder:
     """Check, plan and conduct a new experiment. One that cannot begin leaves no folder."""
+    if design.on != "ray" and design.workers != 1:
+        load_ahead()
     return conduct(begin(design, out, report), report)
 
 

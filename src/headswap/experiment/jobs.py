@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
 from collections import deque
@@ -13,6 +14,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -23,6 +25,7 @@ from headswap.errors import Interrupted, ResourceError
 from headswap.experiment import bases
 from headswap.experiment.design import Design, Folder
 from headswap.experiment.plan import Base, Job, Plan
+from headswap.experiment.sharing import FOLDERS
 from headswap.progress import Reporter, Silent
 from headswap.run import CHECKPOINTS, CONFIG, TIMING, TOKENIZER, Run
 from headswap.settings import Settings
@@ -35,6 +38,9 @@ W = TypeVar("W")
 SAVING_S = 10.0
 TICK_S = 5.0
 STOPPED = "interrupted; every run that had begun was saved"
+METHOD = "forkserver" if sys.platform == "linux" else "spawn"
+"""How workers begin. Where it is safe, they are forked from a process that has loaded all they
+need and done nothing else: it has touched no GPU and computed nothing."""
 
 
 @dataclass(frozen=True)
@@ -167,6 +173,13 @@ News = Iterator[tuple[W | None, Collection[W]]]
 """From time to time, the item that is finished now, if any, and those that are not."""
 
 
+def load_ahead() -> None:
+    """Begin to load what workers need, beside whatever comes before them."""
+    if METHOD == "forkserver":
+        multiprocessing.set_forkserver_preload([__name__])
+        forkserver.ensure_running()
+
+
 class Workers:
     """Processes that do a few pieces of work at a time; with one worker, this process."""
 
@@ -176,8 +189,10 @@ class Workers:
 
     def __enter__(self) -> Workers:
         if self._count > 1:
-            context = multiprocessing.get_context("spawn")
-            begin = (os.getpid(), self._threads)
+            load_ahead()
+            shared = {name: os.environ[name] for name in FOLDERS if name in os.environ}
+            context = multiprocessing.get_context(METHOD)
+            begin = (shared, self._threads)
             self._pool = ProcessPoolExecutor(self._count, context, _begin_worker, begin)
         return self
 
@@ -279,11 +294,14 @@ def _interrupt(number: int, frame: object) -> None:
     raise KeyboardInterrupt
 
 
-def _begin_worker(parent: int, threads: int) -> None:
-    """Set the threads; stop, as if asked to, when the experiment itself is gone. Ctrl-C in a
+def _begin_worker(shared: dict[str, str], threads: int) -> None:
+    """Set the threads, and what the sharing of a GPU needs; stop, as if asked to, when the
+    experiment itself is gone, and with it the process that this one came from. Ctrl-C in a
     terminal reaches all its processes: the experiment passes it on, once."""
+    os.environ.update(shared)
     torch.set_num_threads(threads)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = os.getppid()
 
     def watch() -> None:
         while os.getppid() == parent:

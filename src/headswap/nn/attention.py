@@ -14,8 +14,8 @@ from headswap.nn.spec import Stack
 from headswap.nn.visibility import KernelMask, Visibility
 
 Rotation = tuple[Tensor, Tensor]
-ALIGNED_HEAD = 8
-"""Of bf16 numbers: the 16 bytes that GPU kernels read at once."""
+ALIGNED_BYTES = 16
+"""What GPU kernels read at once: heads whose width fills whole such pieces are quick."""
 
 
 class Cache:
@@ -105,8 +105,9 @@ class Attention(nn.Module):
         cache: Cache | None = None,
         places: Tensor | int | None = None,
     ) -> Tensor:
-        if x_BTD.is_cuda and self._unaligned and rotation is None and cache is None:
-            return self._aligned(x_BTD, mask)
+        if x_BTD.is_cuda and self._plain and rotation is None and cache is None:
+            if room := self._room(x_BTD.dtype):
+                return self._aligned(x_BTD, mask, room)
         q_BHTK, k_BHSK, v_BHSK = self.project(x_BTD, rotation)
         if cache is not None:
             assert places is not None
@@ -133,20 +134,20 @@ class Attention(nn.Module):
         )
         return mixed_BHTK.transpose(1, 2).flatten(2)
 
-    @property
-    def _unaligned(self) -> bool:
-        """Whether heads are of a width that GPU kernels do not take as it is."""
-        return self._plain and bool(self.out.in_features // self.heads % ALIGNED_HEAD)
+    def _room(self, kind: torch.dtype) -> int:
+        """How many numbers every head lacks to a width that GPU kernels take as it is."""
+        if torch.is_autocast_enabled("cuda"):
+            kind = torch.get_autocast_dtype("cuda")
+        return -(self.out.in_features // self.heads) % (ALIGNED_BYTES // kind.itemsize)
 
     @property
     def _plain(self) -> bool:
         return isinstance(self.q_norm, nn.Identity)
 
-    def _aligned(self, x_BTD: Tensor, mask: KernelMask) -> Tensor:
+    def _aligned(self, x_BTD: Tensor, mask: KernelMask, room: int) -> Tensor:
         """The same with zeros at the end of every head: they come with the weights, which are
         small, and not with copies of queries, keys and values, there and back."""
-        width = self.out.in_features // self.heads
-        room, count = -width % ALIGNED_HEAD, 3 * self.heads
+        width, count = self.out.in_features // self.heads, 3 * self.heads
         weight = F.pad(self.qkv.weight.view(count, width, -1), (0, 0, 0, room)).flatten(0, 1)
         bias: Tensor | None = self.qkv.bias
         if bias is not None:

@@ -140,14 +140,13 @@ class ClassifierHead(nn.Module):
 
 def pool(hidden_BTD: Tensor, lengths_B: Tensor, how: str) -> Tensor:
     """One vector a text, from its real tokens only."""
-    rows = torch.arange(hidden_BTD.shape[0], device=hidden_BTD.device)
-    inside_BT1 = (torch.arange(hidden_BTD.shape[1], device=hidden_BTD.device) < lengths_B[:, None])[
-        ..., None
-    ]
+    height, width = hidden_BTD.shape[:2]
     if how == "first":
         return hidden_BTD[:, 0]
-    if how == "last":
-        return hidden_BTD[rows, lengths_B - 1]
+    if how == "last":  # the gradient of an indexed tensor would be sorted first
+        ends_B = torch.arange(height, device=hidden_BTD.device) * width + lengths_B - 1
+        return hidden_BTD.flatten(0, 1).index_select(0, ends_B)
+    inside_BT1 = (torch.arange(width, device=hidden_BTD.device) < lengths_B[:, None])[..., None]
     if how == "mean":
         return hidden_BTD.where(inside_BT1, 0).sum(1) / lengths_B[:, None]
     if how == "max":

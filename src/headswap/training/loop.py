@@ -24,6 +24,7 @@ import torch
 from headswap import storage
 from headswap.errors import DataError, Interrupted
 from headswap.nn import kernels
+from headswap.nn.heads import LanguageModelHead
 from headswap.nn.model import Model
 from headswap.objectives import Batch, Context, Objective
 from headswap.progress import Reporter, size
@@ -104,7 +105,8 @@ class _Training:
         self.precision, note = machine.pick_precision(plan, model.device)
         if note:
             report.warn(note)
-        if model.device.type == "cuda" and not kernels.usable(model.device):
+        words = any(isinstance(head, LanguageModelHead) for head in model.heads.values())
+        if words and model.device.type == "cuda" and not kernels.usable(model.device):
             report.warn("this GPU cannot run our kernels: a slower loss in plain torch is used")
         if plan.unfreeze is None:
             optim.freeze(model, plan, 0)
@@ -270,7 +272,7 @@ class _Training:
         return parts
 
     def _check_health(self) -> None:
-        if bool(self.arithmetic.healthy):
+        if self.arithmetic.healthy:
             return
         raise self.ranks.spoken(
             DataError(
@@ -309,7 +311,7 @@ class _Training:
             if self.data.judge is not None:
                 figures |= self.ranks.from_leader(partial(self.data.judge, model))
         if not math.isfinite(figures["loss"]):
-            self.arithmetic.healthy &= False
+            self.arithmetic.trouble.fill_(math.nan)
             self._check_health()
         self.journal.write({"split": "valid", **self._where(), **figures})
         value, lower = figures[self.select], self.select.startswith("loss")

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import torch
@@ -38,9 +39,10 @@ class Recording:
 
 
 class Step:
-    """``sums`` are what the steps since the last look added up, by term; ``healthy`` turns
-    false when a loss or a gradient is not finite. Both stay on the device until asked for, and
-    both are those of all ranks. ``forward`` is the model as it lies on them."""
+    """``sums`` are what the steps since the last look added up, by term; ``trouble`` is nought
+    until a loss or a gradient is not finite, and from then on no number. Both stay on the device
+    until asked for, and both are those of all ranks. ``forward`` is the model as it lies on
+    them."""
 
     def __init__(
         self,
@@ -58,7 +60,7 @@ class Step:
         self.ranks, self.forward = ranks, forward or parallel.Forward(model)
         self.average: optim.Average | None = None
         self.sums: dict[str, Tensor] = {}
-        self.healthy = torch.ones((), dtype=torch.bool, device=model.device)
+        self.trouble = torch.zeros((), dtype=torch.float64, device=model.device)
         self.records = records(model, plan, ranks)
         self._tables = kept_tables(model, plan, ranks)
         for table in self._tables:
@@ -122,6 +124,11 @@ class Step:
             reason = str(error).strip().split("\n")[0][:200]
             self.warn(f"torch.compile failed ({reason}): training without it")
         self.optimizer.zero_grad(set_to_none=True)
+
+    @property
+    def healthy(self) -> bool:
+        """Whether every loss and gradient so far was a finite number."""
+        return not bool(self.trouble.isnan())
 
     def take_sums(self) -> dict[str, float]:
         """The sums so far; they begin anew."""
@@ -203,7 +210,7 @@ class Step:
         self._backward(parts[-1], counts, into)
         if plan.clip:
             norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), plan.clip)
-            self.healthy &= torch.isfinite(parallel.whole(norm))
+            self._look_at(parallel.whole(norm))
         if not self.ranks.alone:
             self._exchange(into)
         self.optimizer.step()
@@ -216,9 +223,8 @@ class Step:
     def _exchange(self, sums: dict[str, Tensor]) -> None:
         """Add a step's sums and bad news up over the ranks. Every step, since sums that were
         added up in another order would not resume at the same bytes."""
-        bad = (~self.healthy).to(torch.float64)
-        total = self.ranks.add(torch.stack([*sums.values(), bad]))
-        self.healthy = total[-1] == 0
+        total = self.ranks.add(torch.stack([*sums.values(), self.trouble]))
+        self.trouble = total[-1]
         for key, value in zip(sums, total, strict=False):
             self.sums[key] = self.sums[key] + value if key in self.sums else value.clone()
 
@@ -231,18 +237,23 @@ class Step:
                 f"the GPU's memory is too small for a batch of {self.plan.batch}",
                 fix="double train.accumulate: the arithmetic stays the same",
             ) from error
-        self.healthy &= torch.isfinite(loss.detach())
+        self._look_at(loss.detach())
         for key, value in sums.items():
-            value = value.detach().to(self.model.device, torch.float64)
             if key in into:
-                into[key] += value
+                into[key] += value.detach()
             else:
-                into[key] = value.clone()
+                into[key] = value.detach().to(self.model.device, torch.float64, copy=True)
+
+    def _look_at(self, value: Tensor) -> None:
+        """Nought times a number is nought, unless the number is none: one small operation,
+        where asking whether it is finite takes five."""
+        self.trouble.add_(value, alpha=0)
 
     def _loss(self, batch: Batch, counts: dict[str, Any]) -> tuple[Tensor, dict[str, Tensor]]:
         with autocast(self.model.device, self.precision):
             terms = self.forward(self.objective, batch)
-        loss = torch.stack([term.total / counts[name] for name, term in terms.items()]).sum()
+        means = [term.total / counts[name] for name, term in terms.items()]
+        loss = reduce(torch.add, means)
         sums = {f"{name}/total": term.total for name, term in terms.items()}
         for name, term in terms.items():
             if term.correct is not None:
