@@ -5,7 +5,7 @@ BIN := .venv/bin
 INSTALLED := .venv/installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: .venv demo test test-slow check bench docs clean
+.PHONY: .venv demo test test-slow test-gpu check bench docs clean
 
 demo: $(INSTALLED)
 	$(BIN)/headswap demo
@@ -15,6 +15,9 @@ test: $(INSTALLED)
 
 test-slow: $(INSTALLED)
 	$(BIN)/python -m pytest -m slow
+
+test-gpu: $(INSTALLED)
+	HEADSWAP_TEST_GPU=1 $(BIN)/python -m pytest -m 'gpu or not slow' tests/training/test_gpu.py tests/nn/test_kernels.py
 
 check: $(INSTALLED)
 	$(BIN)/ruff format --check .

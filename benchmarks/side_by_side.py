@@ -45,11 +45,13 @@ def main() -> None:
     parser.add_argument("--workers", type=int, nargs="+", default=[6, 12, 1])
     parser.add_argument("--commands", type=int, default=2, help="single commands of each arm")
     parser.add_argument("--device", default="cuda")
+    parser.add_argument("--set", action="append", default=[], help="a setting of every run")
     options = parser.parse_args()
     data = Path(os.environ["HEADSWAP_DATA"]) / "cls-books"
     train, valid, test = (data / f"{name}.jsonl.gz" for name in ("train", "valid", "test"))
     words = ["--tokenizer", data / "sentencepiece.french.model", "--pieces", data / "dict.txt.gz"]
     base, place = options.runs / "base", ["--device", options.device]
+    changes = [part for change in options.set for part in ("--set", change)]
     first: dict[str, list[object]] = {
         "scratch": ["--recipe", "course", *words],
         "pretrained": ["--from", base],
@@ -61,6 +63,7 @@ def main() -> None:
         for arm in ARMS:
             out = options.runs / f"{arm}-{seed}"
             common = ["--test", test, "--seed", seed, "--out", out, "--set", "train.keep=best"]
+            common += changes
             single.append(
                 timed("train", "classify", train, "--valid", valid, *first[arm], *common, *place)
             )
@@ -71,14 +74,14 @@ def main() -> None:
         seconds = timed(
             "transfer", train, "--valid", valid, "--test", test, "--from", base, "--no-probe",
             "--seeds", options.seeds, "--workers", workers, "--minutes", 600, "--labels", 1_600,
-            "--out", out, *place,
+            "--out", out, *changes, *place,
         )  # fmt: skip
         scored.append(accuracies(out))
         rows.append({"workers": workers, "seconds": seconds, "runs": len(scored[-1])})
         print(rows[-1], flush=True)
         found = {
             "command": f"python benchmarks/side_by_side.py --seeds {options.seeds} --workers "
-            + " ".join(map(str, options.workers)),
+            + " ".join([*map(str, options.workers), *(f"--set {one}" for one in options.set)]),
             "device": options.device,
             "seeds": options.seeds,
             "single_command_seconds": single,

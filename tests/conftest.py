@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 os.environ["OMP_NUM_THREADS"] = "1"  # tests run side by side
-os.environ["CUDA_VISIBLE_DEVICES"] = ""  # the suite promises exact bytes, and those of a CPU
+if not os.environ.get("HEADSWAP_TEST_GPU"):  # else: make test-gpu
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # the suite promises exact bytes, and those of a CPU
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # begun in the background of a shell
     signal.signal(signal.SIGINT, signal.default_int_handler)
 

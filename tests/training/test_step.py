@@ -74,30 +74,6 @@ def test_terms_are_divided_by_what_all_parts_have_in_common(tokens):
     assert step.total_counts([whole, whole])["causal"] == 2 * whole.counts["causal"]
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_replayed_steps_are_the_steps(tokens):
-    """Run on a machine with a GPU; the suite hides it from every other test."""
-    found = []
-    for recorded in (False, True):
-        one = stepper(tokens, [])
-        one.model.to("cuda")
-        one = Step(
-            one.model,
-            Causal(),
-            optim.make_optimizer(one.model, one.plan),
-            one.plan,
-            torch.bfloat16,
-            print,
-        )
-        one.records = recorded
-        for number in range(8):
-            one(parts_of(tokens, number, few=True), 1e-3, seed=number)
-        found.append((one.take_sums(), [p.detach().cpu() for p in one.model.parameters()]))
-    assert found[0][0] == found[1][0]
-    for first, second in zip(found[0][1], found[1][1], strict=True):
-        assert torch.equal(first, second)
-
-
 def test_recordings_give_their_memory_back_where_it_is_short(tokens, monkeypatch):
     lines: list[str] = []
     made, plain = stepper(tokens, lines), stepper(tokens, [])

@@ -105,9 +105,9 @@ class Attention(nn.Module):
         cache: Cache | None = None,
         places: Tensor | int | None = None,
     ) -> Tensor:
-        if x_BTD.is_cuda and self._plain and rotation is None and cache is None:
-            if room := self._room(x_BTD.dtype):
-                return self._aligned(x_BTD, mask, room)
+        room = self._room(x_BTD.dtype) if x_BTD.is_cuda and self._plain else 0
+        if room and rotation is None and cache is None:
+            return self._aligned(x_BTD, mask, room)
         q_BHTK, k_BHSK, v_BHSK = self.project(x_BTD, rotation)
         if cache is not None:
             assert places is not None

@@ -1,0 +1,114 @@
+"""Fine-tuning steps a second on a GPU, by precision and by how many models train at once.
+
+    python benchmarks/tuning_steps.py --out docs/results/tuning-steps.json
+
+Each model has a stream of its own and replays its recorded step on random tokens; one process
+launches them all. A step that is hundreds of small kernels is bound by their number, whatever
+they compute: this counts them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from speed import Tokens
+
+from headswap import settings
+from headswap.nn.model import new_model
+from headswap.objectives import Context
+from headswap.text.loader import Labelled
+from headswap.training import machine, optim
+from headswap.training.plan import Plan
+from headswap.training.step import Step
+
+SHAPES = {"course": (8, 144, 50_001), "small": (16, 144, 8_000)}
+"""By recipe: texts, tokens a text, vocabulary."""
+REPEATS = 5
+
+
+def step_of(recipe: str, precision: str, seed: int) -> Any:
+    """A model's step on one batch, to be called again and again."""
+    batch, length, vocabulary = SHAPES[recipe]
+    labels = {"classify": {"labels": ["no", "yes"], "label_smoothing": 0.0}}
+    made = settings.resolve("classify", recipe, [labels, {"train": {"batch": batch}}])
+    model = new_model(made.model, vocabulary, made.objective.heads(made.model, vocabulary), seed)
+    model = model.cuda().train()
+    optimizer = optim.make_optimizer(model, made.train)
+    kind, _ = machine.pick_precision(Plan(precision=precision), model.device)  # type: ignore[arg-type]
+    step = Step(model, made.objective, optimizer, made.train, kind, print)
+    draw = np.random.default_rng(seed)
+    tokens: Any = Tokens(vocabulary)
+    texts = [Labelled(draw.integers(5, vocabulary, length - 2), i % 2) for i in range(batch)]
+    context = Context(made.model, tokens, draw, 0, 0.5, training=True, few_shapes=True)
+    parts = [made.objective.batch(texts, context).map(torch.Tensor.pin_memory)]
+    return lambda: step(parts, 1e-4, seed)
+
+
+def kernels_of(step: Any) -> int:
+    """How many kernels and copies a replayed step is."""
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CUDA]) as seen:
+        step()
+        torch.cuda.synchronize()
+    return sum(event.count for event in seen.key_averages())
+
+
+def rate(steps: list[Any], rounds: int) -> float:
+    """Steps a second of all together: the median of a few timings."""
+    streams = [torch.cuda.Stream() for _ in steps]
+    found = []
+    for _ in range(REPEATS):
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        for _ in range(rounds):
+            for stream, step in zip(streams, steps, strict=True):
+                with torch.cuda.stream(stream):
+                    step()
+        torch.cuda.synchronize()
+        found.append(rounds * len(steps) / (time.perf_counter() - began))
+    return statistics.median(found)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--out", type=Path, required=True, help="the result file")
+    parser.add_argument("--models", type=int, nargs="+", default=[1, 4, 12])
+    parser.add_argument("--recipes", nargs="+", default=list(SHAPES))
+    parser.add_argument("--precisions", nargs="+", default=["bf16", "tf32", "fp32"])
+    parser.add_argument("--rounds", type=int, default=100)
+    options = parser.parse_args()
+    rows = []
+    machine.plan_attention(torch.device("cuda"), few_shapes=False)
+    for recipe in options.recipes:
+        for precision in options.precisions:
+            machine.plan_products(Plan(precision=precision))  # type: ignore[arg-type]
+            steps = [step_of(recipe, precision, seed) for seed in range(max(options.models))]
+            for step in steps:
+                for _ in range(3):  # launched, recorded, replayed
+                    step()
+            by_models = {n: rate(steps[:n], max(5, options.rounds // n)) for n in options.models}
+            texts, length, _ = SHAPES[recipe]
+            row: dict[str, Any] = {"recipe": recipe, "texts": texts, "length": length}
+            row |= {"precision": precision, "kernels": kernels_of(steps[0])}
+            rows.append(row | {"steps_a_second": by_models})
+            print(rows[-1], flush=True)
+            del steps, step
+            torch.cuda.empty_cache()
+    found = {
+        "command": "python benchmarks/tuning_steps.py",
+        "device": torch.cuda.get_device_name(),
+        "rows": rows,
+    }
+    options.out.write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
