@@ -10,9 +10,11 @@ they compute: this counts them.
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import statistics
 import time
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -33,47 +35,54 @@ SHAPES = {"course": (8, 144, 50_001), "small": (16, 144, 8_000)}
 REPEATS = 5
 
 
-def step_of(recipe: str, precision: str, seed: int) -> Any:
-    """A model's step on one batch, to be called again and again."""
+def recorded(recipe: str, precision: str, seed: int) -> torch.cuda.CUDAGraph:
+    """A model's step on one batch, to be replayed again and again."""
     batch, length, vocabulary = SHAPES[recipe]
     labels = {"classify": {"labels": ["no", "yes"], "label_smoothing": 0.0}}
     made = settings.resolve("classify", recipe, [labels, {"train": {"batch": batch}}])
     model = new_model(made.model, vocabulary, made.objective.heads(made.model, vocabulary), seed)
     model = model.cuda().train()
     optimizer = optim.make_optimizer(model, made.train)
-    kind, _ = machine.pick_precision(Plan(precision=precision), model.device)  # type: ignore[arg-type]
+    plan = Plan(precision=precision)  # type: ignore[arg-type]
+    machine.plan_products(plan)
+    kind, _ = machine.pick_precision(plan, model.device)
     step = Step(model, made.objective, optimizer, made.train, kind, print)
     draw = np.random.default_rng(seed)
     tokens: Any = Tokens(vocabulary)
     texts = [Labelled(draw.integers(5, vocabulary, length - 2), i % 2) for i in range(batch)]
     context = Context(made.model, tokens, draw, 0, 0.5, training=True, few_shapes=True)
     parts = [made.objective.batch(texts, context).map(torch.Tensor.pin_memory)]
-    return lambda: step(parts, 1e-4, seed)
+    for _ in range(3):  # launched, recorded, replayed
+        step(parts, 1e-4, seed)
+    (recording,) = step._known.values()
+    assert recording is not None
+    recording.graph.step = step  # type: ignore[attr-defined]  # what it needs lives on with it
+    return recording.graph
 
 
-def kernels_of(step: Any) -> int:
+def kernels_of(graph: torch.cuda.CUDAGraph) -> int:
     """How many kernels and copies a replayed step is."""
     from torch.profiler import ProfilerActivity, profile
 
     with profile(activities=[ProfilerActivity.CUDA]) as seen:
-        step()
+        graph.replay()
         torch.cuda.synchronize()
     return sum(event.count for event in seen.key_averages())
 
 
-def rate(steps: list[Any], rounds: int) -> float:
+def rate(graphs: list[torch.cuda.CUDAGraph], rounds: int) -> float:
     """Steps a second of all together: the median of a few timings."""
-    streams = [torch.cuda.Stream() for _ in steps]
+    streams = [torch.cuda.Stream() for _ in graphs]
     found = []
     for _ in range(REPEATS):
         torch.cuda.synchronize()
         began = time.perf_counter()
         for _ in range(rounds):
-            for stream, step in zip(streams, steps, strict=True):
+            for stream, graph in zip(streams, graphs, strict=True):
                 with torch.cuda.stream(stream):
-                    step()
+                    graph.replay()
         torch.cuda.synchronize()
-        found.append(rounds * len(steps) / (time.perf_counter() - began))
+        found.append(rounds * len(graphs) / (time.perf_counter() - began))
     return statistics.median(found)
 
 
@@ -85,28 +94,26 @@ def main() -> None:
     parser.add_argument("--precisions", nargs="+", default=["bf16", "tf32", "fp32"])
     parser.add_argument("--rounds", type=int, default=100)
     options = parser.parse_args()
-    rows = []
     machine.plan_attention(torch.device("cuda"), few_shapes=False)
-    for recipe in options.recipes:
-        for precision in options.precisions:
-            machine.plan_products(Plan(precision=precision))  # type: ignore[arg-type]
-            steps = [step_of(recipe, precision, seed) for seed in range(max(options.models))]
-            for step in steps:
-                for _ in range(3):  # launched, recorded, replayed
-                    step()
-            by_models = {n: rate(steps[:n], max(5, options.rounds // n)) for n in options.models}
-            texts, length, _ = SHAPES[recipe]
-            row: dict[str, Any] = {"recipe": recipe, "texts": texts, "length": length}
-            row |= {"precision": precision, "kernels": kernels_of(steps[0])}
-            rows.append(row | {"steps_a_second": by_models})
-            print(rows[-1], flush=True)
-            del steps, step
-            torch.cuda.empty_cache()
-    found = {
-        "command": "python benchmarks/tuning_steps.py",
-        "device": torch.cuda.get_device_name(),
-        "rows": rows,
-    }
+    kinds = list(product(options.recipes, options.precisions))
+    rows: list[dict[str, Any]] = []
+    for recipe, precision in kinds:
+        graphs = [recorded(recipe, precision, seed) for seed in range(max(options.models))]
+        texts, length, _ = SHAPES[recipe]
+        row = {"recipe": recipe, "texts": texts, "length": length, "precision": precision}
+        row["steps_a_second"] = {
+            n: rate(graphs[:n], max(5, options.rounds // n)) for n in options.models
+        }
+        rows.append(row)
+        print(row, flush=True)
+        options.out.write_text(json.dumps({"rows": rows}, indent=1) + "\n")
+        del graphs
+        gc.collect()
+        torch.cuda.empty_cache()
+    for row in rows:  # last, since a profiler may slow down what comes after it
+        row["kernels"] = kernels_of(recorded(row["recipe"], row["precision"], 0))
+    print([row["kernels"] for row in rows])
+    found = {"device": torch.cuda.get_device_name(), "rows": rows}
     options.out.write_text(json.dumps(found, indent=1) + "\n")
 
 
