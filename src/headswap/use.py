@@ -74,7 +74,6 @@ class Trained:
         place = machine.pick_device(device)
         machine.plan_attention(place, few_shapes=False)
         self.model, self.settings = load_model(run, place)
-        machine.plan_products(self.settings.train)
         self.tokens = tokenizer.load(run.path / runs.TOKENIZER)
 
     def predict(self, texts: str | Iterable[str]) -> Iterator[Prediction]:

@@ -35,7 +35,7 @@ def pick_device(name: str = "auto") -> torch.device:
 
 def pick_precision(plan: Plan, device: torch.device) -> tuple[torch.dtype, str | None]:
     """The type of the matrix products, and a line to print when a wish was not granted."""
-    if plan.precision in ("fp32", "tf32") or (plan.precision == "auto" and device.type == "cpu"):
+    if plan.precision == "fp32" or (plan.precision == "auto" and device.type == "cpu"):
         return torch.float32, None
     if device.type == "cuda":
         if torch.cuda.is_bf16_supported(including_emulation=False):
@@ -50,7 +50,6 @@ def prepare(plan: Plan, device: torch.device, threads: int, few_shapes: bool) ->
     """Set what decides the exact bytes: thread count, algorithms."""
     torch.set_num_threads(threads)
     plan_attention(device, few_shapes)
-    plan_products(plan)
     torch.use_deterministic_algorithms(plan.deterministic)
     if device.type == "cuda" and plan.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -61,11 +60,6 @@ def plan_attention(device: torch.device, few_shapes: bool) -> None:
     plan for a shape, and that takes longer than a hundred small steps."""
     if device.type == "cuda":
         torch.backends.cuda.enable_cudnn_sdp(few_shapes)
-
-
-def plan_products(plan: Plan) -> None:
-    """Let a GPU that can do so round what it multiplies to tf32, where the plan does."""
-    torch.set_float32_matmul_precision("high" if plan.precision == "tf32" else "highest")
 
 
 def compiles(plan: Plan, device: torch.device, steps: int | None, windows: bool) -> bool:

@@ -51,7 +51,7 @@ class Plan:
     shard: bool = False
     compile: bool | None = None
     tensorboard: bool = False
-    precision: Literal["auto", "fp32", "tf32", "bf16"] = "auto"
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
     deterministic: bool = False
     device: str = "auto"
     threads: int | None = None

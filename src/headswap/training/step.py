@@ -7,8 +7,8 @@ in the same order, so the same numbers. Of several ranks none records.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any
@@ -27,6 +27,7 @@ from headswap.training.ranks import ALONE, Ranks
 
 MOST_RECORDINGS = 512
 COMPILED_SHAPES = 4
+SCARCE = 0.25  # of a GPU's memory: below it, what is cached is given back before a recording
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ class Step:
         for table in self._tables:
             table.keep_gradient()
         self._known: dict[Any, Recording | None] = {}
-        self._pool: Any = None
+        self._side: Any = None
 
     def __call__(self, parts: Sequence[Batch], rate: float, seed: int) -> None:
         """Learn from a global batch in its parts."""
@@ -151,12 +152,8 @@ class Step:
         graph: torch.cuda.CUDAGraph | None = None
         reason = ""
         try:
-            if self._pool is None:
-                torch.cuda.empty_cache()
-                self._pool = torch.cuda.graph_pool_handle()
             graph = torch.cuda.CUDAGraph()
-            # Only this thread is recorded: another one prepares the next batch meanwhile.
-            with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+            with self._capturing(graph):
                 self._learn(held, numbers)
         except (RuntimeError, ResourceError) as error:
             reason = str(error).strip().split("\n")[0][:200]
@@ -165,6 +162,27 @@ class Step:
         graph = None  # with what it holds
         self._forget(f"a step could not be recorded ({reason})")
         return None
+
+    @contextmanager
+    def _capturing(self, graph: torch.cuda.CUDAGraph) -> Iterator[None]:
+        """Inside, this thread's kernels are recorded; another one prepares the next batch
+        meanwhile. As ``torch.cuda.graph``, which also gives all free memory back before every
+        recording, the host's too: to get it again costs more than a recording does, and texts
+        of thirty lengths are thirty recordings."""
+        if self._side is None:
+            self._side = torch.cuda.Stream(), torch.cuda.graph_pool_handle()
+        stream, pool = self._side
+        free, total = torch.cuda.mem_get_info()
+        if free < SCARCE * total or not any(self._known.values()):
+            torch.cuda.empty_cache()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+            try:
+                yield
+            finally:
+                graph.capture_end()
+        torch.cuda.current_stream().wait_stream(stream)
 
     def _launched(self, parts: Sequence[Batch], counts: dict[str, float]) -> bool:
         """The step, launched kernel by kernel. False, and nothing learnt, where the recordings
@@ -184,7 +202,7 @@ class Step:
 
     def _forget(self, reason: str) -> None:
         """Give all recordings up, and the memory that they hold."""
-        self.records, self._pool = False, None
+        self.records, self._side = False, None
         self._known.clear()
         self.optimizer.zero_grad(set_to_none=True)
         for table in self._tables:
