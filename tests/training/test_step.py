@@ -13,9 +13,9 @@ from headswap.nn.model import new_model
 from headswap.objectives import Context
 from headswap.objectives.causal import Causal
 from headswap.text.loader import Window
-from headswap.training import optim, step
+from headswap.training import optim, recording
 from headswap.training.plan import Plan
-from headswap.training.step import Step, as_compiled
+from headswap.training.step import Step, as_compiled, total_counts
 
 STACK = STACKS["modern"]
 
@@ -36,20 +36,20 @@ def stepper(tokens, lines):
 
 def test_shapes_are_equal_exactly_when_a_recording_fits(tokens):
     def shapes(*arguments, **more):
-        return step._shapes(parts_of(tokens, *arguments, **more))
+        return recording.shapes_of(parts_of(tokens, *arguments, **more))
 
     assert shapes(0) == shapes(1)
     assert shapes(0) != shapes(0, rows=3)
     lonely = parts_of(tokens, 0)
     free = [Causal().batch([Window(np.arange(4, 12))], Context(STACK, tokens, None))]
-    assert step._shapes(lonely) != step._shapes(free)
+    assert recording.shapes_of(lonely) != recording.shapes_of(free)
 
 
 def test_tensors_come_in_the_order_in_which_they_are_held(tokens):
     parts = parts_of(tokens, 0)
     held = []
     [part.map(lambda tensor: held.append(tensor.clone()) or tensor) for part in parts]
-    for one, other in zip(held, step._tensors(parts_of(tokens, 0)), strict=True):
+    for one, other in zip(held, recording.tensors_of(parts_of(tokens, 0)), strict=True):
         assert torch.equal(one, other)
 
 
@@ -71,7 +71,7 @@ def test_compiled_steps_are_the_steps(tokens):
 
 def test_terms_are_divided_by_what_all_parts_have_in_common(tokens):
     whole = parts_of(tokens, 0, rows=4)[0]
-    assert step.total_counts([whole, whole])["causal"] == 2 * whole.counts["causal"]
+    assert total_counts([whole, whole])["causal"] == 2 * whole.counts["causal"]
 
 
 def test_recordings_give_their_memory_back_where_it_is_short(tokens, monkeypatch):

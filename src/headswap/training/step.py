@@ -7,9 +7,8 @@ in the same order, so the same numbers. Of several ranks none records.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import reduce
 from typing import Any
 
@@ -20,23 +19,14 @@ from headswap.errors import ResourceError
 from headswap.nn.embedding import Embedding
 from headswap.nn.model import Model
 from headswap.objectives import Batch, Objective
-from headswap.training import optim, parallel
+from headswap.training import casting, optim, parallel
 from headswap.training.evaluate import autocast
 from headswap.training.plan import Plan
 from headswap.training.ranks import ALONE, Ranks
+from headswap.training.recording import Recorder, Recording, shapes_of
 
 MOST_RECORDINGS = 512
 COMPILED_SHAPES = 4
-SCARCE = 0.25  # of a GPU's memory: below it, what is cached is given back before a recording
-
-
-@dataclass(frozen=True)
-class Recording:
-    """A step that can be played again once new values are put into its tensors."""
-
-    graph: torch.cuda.CUDAGraph
-    tensors: list[Tensor]
-    counts: dict[str, Tensor]
 
 
 class Step:
@@ -66,8 +56,10 @@ class Step:
         self._tables = kept_tables(model, plan, ranks)
         for table in self._tables:
             table.keep_gradient()
+        low = precision != torch.float32
+        self._linear = casting.linear_tensors(self.forward) if self.records and low else {}
         self._known: dict[Any, Recording | None] = {}
-        self._side: Any = None
+        self._recorder = Recorder()
 
     def __call__(self, parts: Sequence[Batch], rate: float, seed: int) -> None:
         """Learn from a global batch in its parts."""
@@ -77,7 +69,7 @@ class Step:
         if not self.records:
             self._learn([part.to(self.model.device) for part in parts], counts)
             return
-        shapes = _shapes(parts)
+        shapes = shapes_of(parts)
         full = len(self._known) >= MOST_RECORDINGS
         if shapes not in self._known:  # the first of its shape also warms the libraries up
             if not full:
@@ -91,12 +83,7 @@ class Step:
         if recording is None:
             self(parts, rate, seed)
             return
-        values = _tensors(parts)
-        for tensor, value in zip(recording.tensors, values, strict=True):
-            tensor.copy_(value, non_blocking=True)
-        for name, count in counts.items():
-            recording.counts[name].fill_(count)
-        recording.graph.replay()
+        recording.play(parts, counts)
 
     def compile(self, examples: Sequence[Sequence[Batch]], few: bool) -> None:
         """Compile the backbone, where shapes are ``few`` for each of them, else for all at
@@ -104,13 +91,13 @@ class Step:
         backbone = self.model.backbone
         for table in self._tables:
             table.drop_gradient()
-        self._tables = []
+        self._tables, self._linear = [], {}
         backbone.compile(dynamic=not few)
         seen: set[Any] = set()
         self.model.train()
         try:
             for parts in examples:
-                shapes = _shapes(parts[:1])
+                shapes = shapes_of(parts[:1])
                 if shapes in seen or len(seen) == COMPILED_SHAPES:
                     continue
                 seen.add(shapes)
@@ -153,7 +140,7 @@ class Step:
         reason = ""
         try:
             graph = torch.cuda.CUDAGraph()
-            with self._capturing(graph):
+            with self._recorder.recording(graph, first=not any(self._known.values())):
                 self._learn(held, numbers)
         except (RuntimeError, ResourceError) as error:
             reason = str(error).strip().split("\n")[0][:200]
@@ -162,27 +149,6 @@ class Step:
         graph = None  # with what it holds
         self._forget(f"a step could not be recorded ({reason})")
         return None
-
-    @contextmanager
-    def _capturing(self, graph: torch.cuda.CUDAGraph) -> Iterator[None]:
-        """Inside, this thread's kernels are recorded; another one prepares the next batch
-        meanwhile. As ``torch.cuda.graph``, which also gives all free memory back before every
-        recording, the host's too: to get it again costs more than a recording does, and texts
-        of thirty lengths are thirty recordings."""
-        if self._side is None:
-            self._side = torch.cuda.Stream(), torch.cuda.graph_pool_handle()
-        stream, pool = self._side
-        free, total = torch.cuda.mem_get_info()
-        if free < SCARCE * total or not any(self._known.values()):
-            torch.cuda.empty_cache()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            graph.capture_begin(pool=pool, capture_error_mode="thread_local")
-            try:
-                yield
-            finally:
-                graph.capture_end()
-        torch.cuda.current_stream().wait_stream(stream)
 
     def _launched(self, parts: Sequence[Batch], counts: dict[str, float]) -> bool:
         """The step, launched kernel by kernel. False, and nothing learnt, where the recordings
@@ -202,7 +168,7 @@ class Step:
 
     def _forget(self, reason: str) -> None:
         """Give all recordings up, and the memory that they hold."""
-        self.records, self._side = False, None
+        self.records, self._recorder = False, Recorder()
         self._known.clear()
         self.optimizer.zero_grad(set_to_none=True)
         for table in self._tables:
@@ -269,7 +235,11 @@ class Step:
 
     def _loss(self, batch: Batch, counts: dict[str, Any]) -> tuple[Tensor, dict[str, Tensor]]:
         with autocast(self.model.device, self.precision):
-            terms = self.forward(self.objective, batch)
+            if self._linear:
+                given = (self._linear, self.precision, self.objective, batch)
+                terms = casting.forward_cast(self.forward, *given)
+            else:
+                terms = self.forward(self.objective, batch)
         means = [term.total / counts[name] for name, term in terms.items()]
         loss = reduce(torch.add, means)
         sums = {f"{name}/total": term.total for name, term in terms.items()}
@@ -317,41 +287,6 @@ def as_compiled() -> Any:
     """Inside, what was compiled is used where it fits, and nothing is compiled anew."""
     stance = getattr(torch.compiler, "set_stance", None)
     return nullcontext() if stance is None else stance("eager_on_recompile")
-
-
-def _tensors(parts: Sequence[Batch]) -> list[Tensor]:
-    found: list[Tensor] = []
-
-    def take(tensor: Tensor) -> Tensor:
-        found.append(tensor)
-        return tensor
-
-    for part in parts:
-        part.map(take)
-    return found
-
-
-def _shapes(parts: Sequence[Batch]) -> Any:
-    """All that decides which kernels run: shapes, who sees whom, which terms there are."""
-
-    def inputs(some: Any) -> Any:
-        seen = some.visibility
-        return (
-            tuple(some.ids_BT.shape),
-            seen.rule,
-            seen.documents_BS is None,
-            some.positions_BT is None,
-            None if some.source is None else inputs(some.source),
-        )
-
-    def targets(some: Any) -> Any:
-        every = (some.answers_N, some.rows_N, some.lengths_B, some.owners_B)
-        return tuple(None if tensor is None else tuple(tensor.shape) for tensor in every)
-
-    return tuple(
-        (inputs(part.inputs), tuple((name, targets(t)) for name, t in part.targets.items()))
-        for part in parts
-    )
 
 
 def _seed(device: torch.device, seed: int) -> None:
