@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
 import pytest
 
 from headswap.errors import Interrupted, UsageError
@@ -90,3 +96,57 @@ def interrupt(item):
 def test_an_interrupt_is_told_as_one_by_a_single_worker_too():
     with pytest.raises(Interrupted, match="interrupted"), Workers(1, 1, Silent()) as workers:
         workers.each("stopping", Tasks(interrupt, [1], lambda _: 1.0))
+
+
+def write_environment(path):
+    (path / f"{os.getpid()}").write_text(os.environ.get("HEADSWAP_TRIED", "nothing"))
+
+
+def test_workers_know_the_environment_of_now(tmp_path, monkeypatch):
+    """Also those that come from a process which began before it was changed."""
+    for value in ("once", "twice", None):
+        folder = tmp_path / str(value)
+        folder.mkdir()
+        if value is None:
+            monkeypatch.delenv("HEADSWAP_TRIED")
+        else:
+            monkeypatch.setenv("HEADSWAP_TRIED", value)
+        with Workers(2, 1, Silent()) as workers:
+            workers.each("looking", Tasks(write_environment, [folder], lambda _: 1.0))
+        (found,) = (path.read_text() for path in folder.iterdir())
+        assert found == (value or "nothing")
+
+
+def sleep(path):
+    (path / f"{os.getpid()}").touch()
+    time.sleep(60)
+
+
+ALONE = """
+import sys
+from pathlib import Path
+sys.path[:0] = [{tests!r}]
+from test_jobs import Silent, Tasks, Workers, sleep
+
+if __name__ == "__main__":
+    with Workers(2, 1, Silent()) as workers:
+        workers.each("sleeping", Tasks(sleep, [Path({folder!r})] * 2, lambda _: 1.0))
+"""
+
+
+def test_workers_end_with_an_experiment_that_is_killed(tmp_path):
+    folder, script = tmp_path / "pids", tmp_path / "alone.py"
+    folder.mkdir()
+    script.write_text(ALONE.format(tests=str(Path(__file__).parent), folder=str(folder)))
+    with subprocess.Popen([sys.executable, str(script)]) as experiment:
+        wait_for(lambda: len(list(folder.iterdir())) == 2)
+        experiment.kill()
+    pids = [int(path.name) for path in folder.iterdir()]
+    wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
+
+
+def wait_for(condition, seconds=40.0):
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.05)

@@ -25,7 +25,6 @@ from headswap.errors import Interrupted, ResourceError
 from headswap.experiment import bases
 from headswap.experiment.design import Design, Folder
 from headswap.experiment.plan import Base, Job, Plan
-from headswap.experiment.sharing import FOLDERS
 from headswap.progress import Reporter, Silent
 from headswap.run import CHECKPOINTS, CONFIG, TIMING, TOKENIZER, Run
 from headswap.settings import Settings
@@ -190,9 +189,8 @@ class Workers:
     def __enter__(self) -> Workers:
         if self._count > 1:
             load_ahead()
-            shared = {name: os.environ[name] for name in FOLDERS if name in os.environ}
             context = multiprocessing.get_context(METHOD)
-            begin = (shared, self._threads)
+            begin = (dict(os.environ), self._threads)
             self._pool = ProcessPoolExecutor(self._count, context, _begin_worker, begin)
         return self
 
@@ -294,18 +292,19 @@ def _interrupt(number: int, frame: object) -> None:
     raise KeyboardInterrupt
 
 
-def _begin_worker(shared: dict[str, str], threads: int) -> None:
-    """Set the threads, and what the sharing of a GPU needs; stop, as if asked to, when the
-    experiment itself is gone, and with it the process that this one came from. Ctrl-C in a
-    terminal reaches all its processes: the experiment passes it on, once."""
-    os.environ.update(shared)
+def _begin_worker(environment: dict[str, str], threads: int) -> None:
+    """Set the threads, and the environment of now: this process comes from one that began
+    earlier. Stop, as if asked to, when the experiment itself is gone. Ctrl-C in a terminal
+    reaches all its processes: the experiment passes it on, once."""
+    os.environ.clear()
+    os.environ.update(environment)
     torch.set_num_threads(threads)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    parent = os.getppid()
+    experiment = multiprocessing.parent_process()
+    assert experiment is not None
 
     def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(0.5)
+        experiment.join()
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(30)
         os._exit(1)
