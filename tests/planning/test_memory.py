@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -80,3 +82,28 @@ def test_training_that_cannot_fit_leaves_nothing(monkeypatch, tmp_path, corpus_f
     with pytest.raises(ResourceError, match="smaller recipe"):
         api.train("causal", corpus_file, out=tmp_path / "run", changes=["train.steps=1"])
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("recipe", ["tiny", "course", "tiny-translate"])
+def test_tiny_passes_and_tensors_without_content_tell_the_same(recipe, precision, monkeypatch):
+    objective = "translate" if recipe == "tiny-translate" else "causal"
+    stack = settings.resolve(objective, recipe, [{"model": {"dropout": 0.0}}]).model
+    found = []
+    for wide in (memory.WIDE, 0):
+        monkeypatch.setattr(memory, "WIDE", wide)
+        memory._kept.cache_clear()
+        sizes = [(1, 1), (3, 17), (64, 200)]
+        found.append([memory.activations(stack, *s, "full", True, precision) for s in sizes])
+    memory._kept.cache_clear()
+    assert found[0] == found[1]
+
+
+def test_a_plan_does_not_load_the_compiler():
+    """It takes as long to load as torch itself."""
+    code = "import sys; from headswap import settings; from headswap.planning import memory; "
+    code += "import torch; made = settings.resolve('causal', 'small'); "
+    code += "memory.needed(made, 8_000, torch.float32, 'cpu', 64); "
+    code += "print('torch._dynamo' in sys.modules)"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert told.stdout.strip() == "False"

@@ -1,18 +1,20 @@
 """How much memory a training takes, and the largest batch that fits.
 
-The activations are those that autograd would keep, added up over a forward pass of tensors
-that have shapes and no content, so nothing large is ever allocated.
+The activations are those that autograd keeps in a few tiny forward passes, from which those of
+any batch follow: nothing large is ever allocated.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from headswap import ledger
 from headswap.nn.backbone import Backbone, EncoderDecoder
@@ -22,6 +24,8 @@ from headswap.nn.visibility import Inputs, Rule, Visibility
 from headswap.settings import Settings
 
 SENTENCE = 64
+FEW, LENGTHS = (1, 2), (2, 4, 6)  # layers and rows, and tokens, of the passes that are made
+WIDE = 512
 ROOM = 0.92  # of what is free: the rest is left to others
 # What a logit costs while it is looked at, and a weight of the head: itself, its gradient.
 LOGIT_BYTES = {("cpu", torch.float32): 4, ("cpu", torch.bfloat16): 3, ("cuda", torch.float32): 12}
@@ -51,11 +55,45 @@ class Memory:
         return self.total + self.activations
 
 
-@lru_cache(maxsize=256)
 def activations(
     stack: Stack, batch: int, length: int, rule: Rule, packed: bool, precision: torch.dtype
 ) -> int:
-    """The bytes that a backbone's forward pass keeps for its backward pass."""
+    """The bytes that a backbone's forward pass keeps for its backward pass. They grow with the
+    layers and the batch, and with the length and its square, so a few tiny passes tell all."""
+
+    def kept(lower: int, upper: int, rows: int, tokens: int) -> int:
+        tiny = replace(stack, layers=lower, decoder_layers=upper, length=max(LENGTHS))
+        return _kept(tiny, rows, tokens, rule, packed, precision)
+
+    def layered(rows: int, tokens: int) -> int:
+        def below(upper: int) -> int:
+            return _along(FEW, stack.layers, lambda lower: kept(lower, upper, rows, tokens))
+
+        return _along(FEW, stack.decoder_layers, below) if stack.decoder_layers else below(0)
+
+    def batched(tokens: int) -> int:
+        return _along(FEW, batch, lambda rows: layered(rows, tokens))
+
+    return _along(LENGTHS, length, batched)
+
+
+def _along(places: tuple[int, ...], wanted: int, value: Callable[[int], int]) -> int:
+    """The polynomial that has these values at these places, at another one."""
+    total = Fraction(0)
+    for place in places:
+        share = Fraction(value(place))
+        for other in places:
+            if other != place:
+                share *= Fraction(wanted - other, place - other)
+        total += share
+    return round(total)
+
+
+@lru_cache(maxsize=1_024)
+def _kept(
+    stack: Stack, batch: int, length: int, rule: Rule, packed: bool, precision: torch.dtype
+) -> int:
+    """The bytes that a tiny forward pass keeps."""
     seen: dict[int, Any] = {}  # held, so that no identity is used twice
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
@@ -63,7 +101,7 @@ def activations(
         seen[storage._cdata] = storage
         return tensor
 
-    with FakeTensorMode(), torch.random.fork_rng(devices=[]):
+    with _tiny(stack.width), torch.random.fork_rng([]):
         backbone = (EncoderDecoder if stack.decoder_layers else Backbone)(stack, 8).train()
         held = {p.untyped_storage()._cdata for p in backbone.parameters()}
         inputs = _inputs(batch, length, rule, packed and stack.mixer == "attention")
@@ -76,6 +114,25 @@ def activations(
         seen[hidden.untyped_storage()._cdata] = hidden.untyped_storage()
         kept = [storage for key, storage in seen.items() if key not in held]
         return sum(int(storage.nbytes()) for storage in kept)
+
+
+@contextmanager
+def _tiny(width: int) -> Iterator[None]:
+    """Inside, what is computed takes little: one thread, as more would only wait for each other.
+    Of wide layers even one is large; there tensors have shapes and no content, but they come
+    with torch's compiler, which takes a second to load."""
+    if width > WIDE:
+        from torch._subclasses.fake_tensor import FakeTensorMode
+
+        with FakeTensorMode():
+            yield
+        return
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def needed(
