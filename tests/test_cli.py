@@ -675,3 +675,17 @@ def test_no_checkpoints_are_promised_where_there_are_none(headswap, corpus_file)
         "train", "causal", corpus_file, "--out", "x", "--steps", 20, "--lr", 1e30, *SMALL
     )
     assert code != 0 and "train.lr" in err and "checkpoints from before" not in err
+
+
+def test_what_a_command_cannot_use_is_named(headswap, reviews_file):
+    refused(headswap("predict", "r", reviews_file, "more.csv"), 2, "'more.csv' is more", "--help")
+    refused(headswap("inspect", "runs/nope"), 2, "runs/nope: no such run", "name a recipe")
+
+
+def test_all_files_of_a_run_may_be_read_by_the_same_people(headswap, reviews_file):
+    model = ["--set", "model.width=16", "--set", "model.layers=1", "--set", "model.heads=2"]
+    words = ["--set", "tokenizer.vocabulary=330", "--steps", "2"]
+    code, _, err = headswap("train", "classify", reviews_file, "--out", "r", *model, *words)
+    assert code == 0, err
+    files = [path for path in Path("r").rglob("*") if path.is_file()]
+    assert len({path.stat().st_mode for path in files}) == 1, {p: p.stat().st_mode for p in files}

@@ -109,3 +109,12 @@ def test_one_process_at_a_time_works_on_a_folder(tmp_path, monkeypatch):
         other.kill()
     with storage.alone(tmp_path, told.append), storage.alone(tmp_path.parent, told.append):
         assert len(told) == 1  # what a killed process held is free
+
+
+def test_what_a_library_writes_for_itself_alone_is_an_ordinary_file(tmp_path):
+    (tmp_path / "plain").touch()
+    path = tmp_path / "written"
+    with storage.ordinary(path):
+        path.unlink()
+        path.touch(mode=0o600)
+    assert path.stat().st_mode == (tmp_path / "plain").stat().st_mode

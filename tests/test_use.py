@@ -242,3 +242,8 @@ def test_a_sign_before_a_mask_is_read_as_at_a_beginning():
     handle.remove()
     first = trained.tokens.encode(["(a"])[0].tolist()
     assert seen[0][1 : 1 + len(first)] == first
+
+
+def test_what_is_no_text_is_named(causal):
+    with pytest.raises(UsageError, match="a text is wanted, not 7"):
+        list(causal.embed(["the book", 7]))

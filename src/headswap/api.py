@@ -9,6 +9,7 @@ from typing import Literal
 
 from headswap import config, pipeline, use
 from headswap import settings as settings_module
+from headswap.errors import UsageError
 from headswap.experiment import conduct
 from headswap.experiment.design import REPORT, Design, Folder
 from headswap.experiment.voters import Voters
@@ -41,7 +42,8 @@ def train(
     """Train a new run and load it. ``base`` is a run, a base that comes with Headswap, or
     ``"hf:FOLDER"``, a local Hugging Face model; ``changes`` are settings such as
     ``"train.lr=1e-3"``."""
-    chosen = [*([{"train": {"device": device}}] if device else []), *changes]
+    given = [changes] if isinstance(changes, str) else changes
+    chosen = [*([{"train": {"device": device}}] if device else []), *given]
     told = report or Silent()
     settings = plan(objective, data, recipe, base, valid, test, chosen, told)
     return Trained(pipeline.start(settings, Path(out), told), device or "auto")
@@ -160,6 +162,13 @@ def plan(
     tables = [
         config.parse_assignment(change) if isinstance(change, str) else change for change in given
     ]
+    sharded = [name for name in sources["train"] if files.is_sharded(Path(name))]
+    own = {key for table in tables for key in table.get("tokenizer", {})} - {"model", "pieces"}
+    if own and (sharded or any(map(remote.is_url, sources["train"]))):
+        raise UsageError(
+            f"tokenizer.{min(own)} cannot be set beside shards, which bring their own",
+            fix="leave it out",
+        )
     made = settings_module.resolve(
         objective, recipe, [{"data": sources}, *tables], base=base_settings
     )

@@ -24,8 +24,11 @@ def recipe_settings(
     known = name in settings.recipes()
     if not known and Run(Path(name)).exists():
         raise UsageError("a run, where a recipe is wanted", where=name, fix="see headswap recipes")
-    if not known and Path(name).exists() and Path(name).suffix != ".toml":
-        raise UsageError("neither a run folder nor a recipe", where=name)
+    if not known and Path(name).suffix != ".toml":
+        if Path(name).exists():
+            raise UsageError("neither a run folder nor a recipe", where=name)
+        if len(Path(name).parts) > 1:
+            raise UsageError("no such run", where=name, fix="check the path, or name a recipe")
     tables = [config.parse_assignment(c) if isinstance(c, str) else c for c in changes]
     kind = objective
     if kind is None:

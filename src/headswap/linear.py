@@ -118,7 +118,8 @@ class _Fitting:
         for name, vectorizer in self.vectorizers.items():
             tensors[f"idf.{name}"] = np.asarray(vectorizer.idf_, dtype=np.float32)
             grams[name] = [str(gram) for gram in vectorizer.get_feature_names_out()]
-        save_file(tensors, run.path / runs.WEIGHTS)
+        with storage.ordinary(run.path / runs.WEIGHTS):
+            save_file(tensors, run.path / runs.WEIGHTS)
         storage.write(run.path / runs.VOCABULARY, json.dumps(grams, ensure_ascii=False) + "\n")
         lines = [json.dumps(line) + "\n" for line in self.trials]
         storage.write(run.path / runs.METRICS, "".join(lines))

@@ -25,9 +25,12 @@ class Prediction:
     probabilities: dict[str, float]
 
 
-def several(texts: str | Iterable[str]) -> Iterable[str]:
+def several(texts: str | Iterable[str]) -> Iterator[str]:
     """One text or several, as several: a string is never read letter by letter."""
-    return [texts] if isinstance(texts, str) else texts
+    for text in [texts] if isinstance(texts, str) else texts:
+        if not isinstance(text, str):
+            raise UsageError(f"a text is wanted, not {text!r}", fix="give strings")
+        yield text
 
 
 def of_texts(
@@ -36,7 +39,7 @@ def of_texts(
     logits: Callable[[Sequence[str]], np.ndarray],
 ) -> Iterator[Prediction]:
     """The label of each text, in order, reading only a few thousand ahead."""
-    waiting = iter(several(texts))
+    waiting = several(texts)
     while some := list(islice(waiting, TEXTS_AT_ONCE)):
         for row in softmax(logits(some)):
             chances = dict(zip(labels, row.tolist(), strict=True))

@@ -15,6 +15,7 @@ import os
 import re
 import shutil
 import socket
+import stat
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -205,6 +206,16 @@ def _error_number(error: Exception) -> int | None:
     found = re.search(r"os error (\d+)", str(error))
     named = type(error).__name__ == "SafetensorError"
     return int(found.group(1)) if named and found else None
+
+
+@contextlib.contextmanager
+def ordinary(path: Path) -> Iterator[None]:
+    """Inside, a library writes a new file; afterwards those may read it who may read any new
+    file. Some libraries think of their own user alone."""
+    path.touch()
+    mode = stat.S_IMODE(path.stat().st_mode)
+    yield
+    path.chmod(mode)
 
 
 def staging_name(path: Path) -> Path:

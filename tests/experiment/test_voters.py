@@ -11,6 +11,7 @@ import pytest
 import headswap as product
 from headswap import cli
 from headswap.errors import DataError, StorageError
+from headswap.experiment import verdict
 from headswap.experiment.design import Folder
 from headswap.experiment.voters import Voters, chosen
 from headswap.run import Run
@@ -85,3 +86,18 @@ def test_what_is_unfinished_or_damaged_is_refused(copied):
     with pytest.raises(StorageError, match="not finished"):
         product.load(copied)
     assert Run(copied / "best").finished
+
+
+def test_a_report_of_what_is_unfinished_says_how_to_go_on(copied):
+    def refused():
+        with pytest.raises(StorageError, match="not finished") as error:
+            verdict.write(copied)
+        assert f"headswap resume {copied}" in str(error.value)
+
+    tested = next(copied.glob("runs/*/tested.json"))
+    tested.rename(copied / "kept")  # trained, and killed before the test
+    refused()
+    (copied / "kept").rename(tested)
+    assert verdict.write(copied)["verdict"]
+    shutil.rmtree(next(copied.glob("runs/scratch-*")))
+    refused()

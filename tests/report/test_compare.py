@@ -141,3 +141,8 @@ def test_bases_that_end_alike_are_arms_of_their_own():
 
     told = warm._told_apart([run(None), run("/a/base"), run("/b/base"), run("/b/other")])
     assert [one.arm for one in told] == ["scratch", "from /a/base", "from /b/base", "from other"]
+
+
+def test_a_run_that_is_named_twice(runs):
+    with pytest.raises(UsageError, match=r"slow-0 and .*slow-0 have the same .*each run once"):
+        compare([runs["slow-0"], runs["slow-0"]])

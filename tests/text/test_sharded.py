@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from conftest import corpus_text
+from headswap import api
 from headswap.errors import DataError, ResourceError, StorageError, UsageError
 from headswap.randomness import derive
 from headswap.text import remote, sharded, sharding, stretches
@@ -203,3 +204,9 @@ def test_loaders_take_either_order(folder):
     assert len(whole) == near.count - 4
     mixed = MixedLoader([near, Windows(Sharded(folder), 24, 0, 4)], (3, 1), (3, 1), 8, 0, 10)
     assert [len(mixed.batch(0, i)) for i in range(5)] == [8] * 5
+
+
+def test_shards_bring_their_own_tokenizer(folder, tmp_path):
+    with pytest.raises(UsageError, match=r"tokenizer\.vocabulary cannot be set beside shards"):
+        api.train("causal", folder, out=tmp_path / "r", changes="tokenizer.vocabulary=400")
+    assert not (tmp_path / "r").exists()

@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Sequence
 from typing import NoReturn
 
-from cyclopts import App, CycloptsError
+from cyclopts import App, CycloptsError, UnusedCliTokensError
 
 from headswap.cli import (
     experiment,
@@ -89,7 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except CycloptsError as error:
         if os.environ.get("RANK", "0") != "0":  # of several processes one speaks
             sys.exit(UsageError.exit_code)
-        _fail(UsageError(str(error)))
+        _fail(_reworded(error))
     except Elsewhere as error:
         sys.exit(error.exit_code)
     except HeadswapError as error:
@@ -108,6 +108,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
             _fail(ResourceError("out of memory", fix="ask for less at a time"))
         traceback.print_exc()
         _fail(HeadswapError("this is a bug in Headswap", fix="please report the lines above"))
+
+
+def _reworded(error: CycloptsError) -> UsageError:
+    """The library's words, where they say what to do."""
+    if isinstance(error, UnusedCliTokensError):
+        rest = " ".join(error.unused_tokens or ())
+        return UsageError(f"{rest!r} is more than the command takes", fix="see its --help")
+    return UsageError(str(error))
 
 
 def _run(arguments: Sequence[str] | None) -> None:

@@ -173,7 +173,7 @@ def inspect(
     label
         With a classifier: the label whose words are weighed; the predicted one by default.
     word
-        Compare the vectors of this word in the sentences given with --sentence.
+        With --text: also compare the vectors of this word in the sentences given with --sentence.
     sentence
         A sentence that holds the word. Give two or more.
     heads

@@ -20,6 +20,9 @@ OwnDevice = Annotated[str | None, Parameter(help=f"{WHERE} As the recipe says, o
 Json = Annotated[
     bool, Parameter(name="--json", negative="", help="Print one JSON object for machines.")
 ]
+JsonLines = Annotated[
+    bool, Parameter(name="--json", negative="", help="Print a JSON object a line, one a text.")
+]
 TextColumn = Annotated[
     str | None,
     Parameter(group=READING, help="The column that holds the text, when its name is unusual."),

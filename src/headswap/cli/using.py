@@ -14,6 +14,7 @@ from headswap.cli.options import (
     Device,
     Documents,
     Json,
+    JsonLines,
     LabelColumn,
     Repeated,
     TextColumn,
@@ -177,7 +178,7 @@ def translate(
     top_k: int | None = None,
     top_p: float | None = None,
     seed: int = 0,
-    as_json: Json = False,
+    as_json: JsonLines = False,
     device: Device = "auto",
 ) -> None:
     """Translate sentences, one a line: of a file, of --text, or of standard input.
@@ -262,7 +263,13 @@ def translate(
 
 
 def fill(
-    run: Path, texts: list[str], /, *, most: int = 5, as_json: Json = False, device: Device = "auto"
+    run: Path,
+    texts: list[str],
+    /,
+    *,
+    most: int = 5,
+    as_json: JsonLines = False,
+    device: Device = "auto",
 ) -> None:
     """Say what a masked language model would put in place of each <mask>.
 

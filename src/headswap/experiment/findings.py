@@ -16,13 +16,14 @@ from headswap.errors import StorageError
 from headswap.experiment import voting
 from headswap.experiment.cells import Cell, whole
 from headswap.experiment.design import CHECK, EXAMPLES, PLAN, PROVENANCE, Folder
-from headswap.experiment.plan import Arm, Plan
+from headswap.experiment.plan import Arm, Job, Plan
 from headswap.predictions import Predictions
 from headswap.report import stats
 from headswap.run import Run, shipped
 from headswap.text import corpus
 from headswap.text.likeness import fingerprint
 from headswap.types import Table
+from headswap.wording import quoted
 
 BINS = 10
 
@@ -37,7 +38,9 @@ class Experiment:
         if not source.exists():
             raise StorageError("the experiment has no plan yet", where=path)
         self.plan = Plan.loads(source.read_text("utf-8"), str(source))
+        self._check_made(self.plan.trials())
         self.rates = chosen_rates(self.folder, self.plan)
+        self._check_made(self.plan.final(self.rates), tested=True)
         self.cells: dict[tuple[str, int], Cell] = {}
         for arm in self.plan.arms:
             for size in self.plan.sizes_of(arm):
@@ -46,6 +49,16 @@ class Experiment:
                     for seed in range(self.plan.seeds)
                 ]
                 self.cells[arm.name, size] = Cell(arm, size, [whole(p) for p in paths])
+
+    def _check_made(self, jobs: Sequence[Job], tested: bool = False) -> None:
+        for job in jobs:
+            run = Run(self.folder.run(job.arm.name, job.size, job.seed, job.rate))
+            if not run.finished or (tested and not run.tested):
+                raise StorageError(
+                    "the experiment is not finished",
+                    where=self.folder.path,
+                    fix=f"headswap resume {quoted(self.folder.path)}",
+                )
 
     @cached_property
     def labelled(self) -> set[str]:

@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from headswap import storage
 from headswap.errors import UsageError
 from headswap.export import tokens as tokens_module
 from headswap.export.families import REMEDY, Plan, plan_of, transformers_library
@@ -34,7 +35,9 @@ def write(trained: Trained, folder: Path, view: str | None, texts: list[str]) ->
     plan.config.architectures = [plan.architecture]
     plan.config.save_pretrained(str(folder))
     tensors = {name: tensor.detach().contiguous().clone() for name, tensor in plan.tensors.items()}
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    weights = folder / "model.safetensors"
+    with storage.ordinary(weights):
+        save_file(tensors, weights, metadata={"format": "pt"})
     if plan.auto == "AutoModelForSeq2SeqLM":
         _write_json(folder / "generation_config.json", _generation(trained))
     return _parity(trained, folder, plan, texts)

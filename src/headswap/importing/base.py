@@ -118,9 +118,9 @@ def _write(
     count = sum(tensor.numel() for tensor in tensors.values())
     provenance = {**runs.provenance({}), "imported": facts}
     with storage.new_folder(run.path) as staged:
-        save_file(
-            {name: tensor.contiguous() for name, tensor in tensors.items()}, staged / runs.WEIGHTS
-        )
+        with storage.ordinary(staged / runs.WEIGHTS):
+            whole = {name: tensor.contiguous() for name, tensor in tensors.items()}
+            save_file(whole, staged / runs.WEIGHTS)
         (staged / runs.TOKENIZER).mkdir()
         tokens.save(staged / runs.TOKENIZER)
         for name, table in (

@@ -115,7 +115,11 @@ def _arms(runs: Sequence[Scored]) -> Iterator[Arm]:
     for group in groups.values():
         seeds = [run.seed for run in group]
         if twice := [seed for seed in seeds if seeds.count(seed) > 1]:
-            raise UsageError(f"two runs of one arm have the same seed {twice[0]}")
+            same = [str(run.run) for run in group if run.seed == twice[0]]
+            raise UsageError(
+                f"{' and '.join(same[:2])} have the same settings and the same seed",
+                fix="name each run once",
+            )
         name = re.sub(r"([-_.]?seed)?[-_.]?\d+$", "", group[0].run.name) or group[0].run.name
         yield Arm(name if len(group) > 1 else group[0].run.name, sorted(group, key=_seed))
 

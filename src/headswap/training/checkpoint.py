@@ -57,7 +57,8 @@ class State:
 
 def save_weights(model: Model, path: Path) -> None:
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.tensors().items()}
-    save_file(tensors, path)
+    with storage.ordinary(path):
+        save_file(tensors, path)
 
 
 def load_weights(model: Model, path: Path) -> None:
@@ -122,7 +123,8 @@ def save(
         return target
     with storage.new_folder(target) as staged:
         for name, some in tensors.items():
-            save_file(parallel.on_host(some, wanted=True), staged / name)
+            with storage.ordinary(staged / name):
+                save_file(parallel.on_host(some, wanted=True), staged / name)
         (staged / STATE).write_text(json.dumps(asdict(state)) + "\n", "utf-8")
     prune(folder, KEEP_LAST)
     return target
