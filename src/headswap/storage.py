@@ -212,6 +212,7 @@ def _error_number(error: Exception) -> int | None:
 def ordinary(path: Path) -> Iterator[None]:
     """Inside, a library writes a new file; afterwards those may read it who may read any new
     file. Some libraries think of their own user alone."""
+    path.unlink(missing_ok=True)  # left behind by one that was killed
     path.touch()
     mode = stat.S_IMODE(path.stat().st_mode)
     yield

@@ -43,12 +43,15 @@ def test_weights_cast_at_once_learn_as_with_autocast(tokens, stack, objective, f
         assert torch.equal(one, other)
 
 
-def test_only_what_learns_is_cast(tokens):
+def test_only_what_learns_is_cast_and_nothing_of_large_models(tokens, monkeypatch):
     stack = STACKS["classic"]
     model = new_model(stack, tokens.size, Causal().heads(stack, tokens.size), seed=0)
     names = casting.linear_tensors(model)
     assert len(names) == 8 * stack.layers
     assert not any("norm" in name or "embedding" in name or "heads" in name for name in names)
+    with monkeypatch.context() as patched:
+        patched.setattr(casting, "MOST", 1_000)
+        assert casting.linear_tensors(model) == {}
     optim.freeze(model, Plan(freeze="backbone"))
     assert casting.linear_tensors(model) == {}
 

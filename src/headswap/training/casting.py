@@ -15,15 +15,21 @@ from torch.func import functional_call
 from headswap.objectives import Batch, Objective, Term
 
 
+MOST = 50_000_000
+"""Numbers. In larger models operations are larger too, and their gradients, which wait for each
+other here, would take memory that is wanted elsewhere."""
+
+
 def linear_tensors(module: nn.Module) -> dict[str, Tensor]:
-    """What autocast would cast, of all that learns."""
-    return {
+    """What autocast would cast, of all that learns; nothing in large models."""
+    found: dict[str, Tensor] = {
         f"{name}.{part}": tensor
         for name, layer in module.named_modules()
         if isinstance(layer, nn.Linear)
         for part, tensor in layer.named_parameters(recurse=False)
         if tensor.requires_grad
     }
+    return found if sum(tensor.numel() for tensor in found.values()) <= MOST else {}
 
 
 def forward_cast(
