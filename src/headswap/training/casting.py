@@ -14,7 +14,6 @@ from torch.func import functional_call
 
 from headswap.objectives import Batch, Objective, Term
 
-
 MOST = 50_000_000
 """Numbers. In larger models operations are larger too, and their gradients, which wait for each
 other here, would take memory that is wanted elsewhere."""
