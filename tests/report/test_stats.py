@@ -174,3 +174,13 @@ def test_worth_takes_no_more_room_for_more_texts():
     most = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert most < 300e6 and found.low < SIZES[2] * 1.1 and found.high > SIZES[2] * 0.9
+
+
+def test_intervals_over_seeds_are_students():
+    from scipy import stats as oracle
+
+    values = [0.01, 0.04, -0.01, 0.03, 0.02]
+    wanted = oracle.ttest_1samp(values, 0.0)
+    low, high = wanted.confidence_interval(0.95)
+    found = stats.over_seeds(values)
+    assert (found.low, found.high, found.p) == pytest.approx((low, high, wanted.pvalue))
