@@ -306,8 +306,9 @@ def _begin_worker(environment: dict[str, str], threads: int) -> None:
 
     def watch() -> None:
         experiment.join()
-        os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(30)
+        for _ in range(60):  # the first may end a training, which saves; the next ends the rest
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(0.5)
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
