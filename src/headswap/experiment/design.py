@@ -14,7 +14,7 @@ from headswap import run as runs
 from headswap.errors import StorageError, UsageError
 from headswap.text.corpus import Cleaning, Reading
 from headswap.training.plan import BUDGETS
-from headswap.wording import counted
+from headswap.wording import counted, quoted
 
 DESIGN, PROVENANCE, PLAN, CHECK, EXAMPLES = (
     runs.EXPERIMENT,
@@ -144,6 +144,11 @@ class Folder:
     """An experiment's folder."""
 
     path: Path
+
+    def unfinished(self) -> StorageError:
+        """For whoever wants results that are not there yet."""
+        fix = f"headswap resume {quoted(self.path)}"
+        return StorageError("the experiment is not finished", where=self.path, fix=fix)
 
     @staticmethod
     def create(path: Path, design: Design) -> Folder:

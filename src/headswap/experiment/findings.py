@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from headswap import config, metrics
-from headswap.errors import StorageError
 from headswap.experiment import voting
 from headswap.experiment.cells import Cell, whole
 from headswap.experiment.design import CHECK, EXAMPLES, PLAN, PROVENANCE, Folder
@@ -23,7 +22,6 @@ from headswap.run import Run, shipped
 from headswap.text import corpus
 from headswap.text.likeness import fingerprint
 from headswap.types import Table
-from headswap.wording import quoted
 
 BINS = 10
 
@@ -36,7 +34,7 @@ class Experiment:
         self.design = self.folder.design()
         source = path / PLAN
         if not source.exists():
-            raise StorageError("the experiment has no plan yet", where=path)
+            raise self.folder.unfinished()
         self.plan = Plan.loads(source.read_text("utf-8"), str(source))
         self._check_made(self.plan.trials())
         self.rates = chosen_rates(self.folder, self.plan)
@@ -54,11 +52,7 @@ class Experiment:
         for job in jobs:
             run = Run(self.folder.run(job.arm.name, job.size, job.seed, job.rate))
             if not run.finished or (tested and not run.tested):
-                raise StorageError(
-                    "the experiment is not finished",
-                    where=self.folder.path,
-                    fix=f"headswap resume {quoted(self.folder.path)}",
-                )
+                raise self.folder.unfinished()
 
     @cached_property
     def labelled(self) -> set[str]:

@@ -9,12 +9,11 @@ from pathlib import Path
 import numpy as np
 
 from headswap import predictions, use
-from headswap.errors import DataError, StorageError
+from headswap.errors import DataError
 from headswap.experiment.design import REPORT, Folder
 from headswap.labelling import Labeller
 from headswap.text.corpus import Cleaning
 from headswap.types import Table
-from headswap.wording import quoted
 
 SMALLEST = 1e-12
 
@@ -30,9 +29,7 @@ class Voters(Labeller):
         folder = Folder.open(path)
         report = folder.path / REPORT
         if not report.exists():
-            raise StorageError(
-                "the experiment is not finished", where=path, fix=f"headswap resume {quoted(path)}"
-            )
+            raise folder.unfinished()
         try:
             found: Table = json.loads(report.read_text("utf-8"))
             self.labels = tuple(found["labels"])
