@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -10,6 +12,7 @@ from headswap import api
 from headswap.errors import ResourceError
 from headswap.progress import Silent
 from headswap.training import machine, optim
+from headswap.training.adamw import AdamW
 from headswap.training.muon import Muon, orthogonal
 from headswap.training.plan import Plan, doubts
 
@@ -207,3 +210,38 @@ def test_tensorboard_writes_beside_the_run(corpus_file, tmp_path, monkeypatch):
 
 def test_peak_memory_is_a_number():
     assert machine.peak_memory(torch.device("cpu")) > 10**6
+
+
+def test_training_does_not_load_the_compiler(tmp_path):
+    """It takes as long to load as torch itself, and every training begins with it."""
+    text = tmp_path / "text.txt"
+    text.write_text("one two three four five\n" * 200)
+    code = "import atexit, sys; from headswap.cli import main; sys.argv[1:] = sys.argv[1].split(); "
+    code += "atexit.register(lambda: print('torch._dynamo' in sys.modules)); main()"
+    for optimizer in ("adamw", "muon"):
+        words = f"train causal {text} --recipe tiny --steps 1 --device cpu --out {tmp_path}/"
+        words += f"{optimizer} --set train.optimizer={optimizer} --set tokenizer.vocabulary=300"
+        command = [sys.executable, "-c", code, words]
+        told = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert told.stdout.split()[-1] == "False"
+
+
+def test_adamw_is_torch_s():
+    """Its step, its checkpoints and its groups, of which only the wrapping is left out."""
+    weights = torch.randn(4, 3, generator=torch.Generator().manual_seed(0))
+    found = []
+    for kind in (torch.optim.AdamW, AdamW):
+        parameter = torch.nn.Parameter(weights.clone())
+        optimizer = kind([{"params": [parameter], "weight_decay": 0.5}], lr=0.1, fused=True)
+        for _ in range(3):
+            (parameter**2).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            assert parameter.grad is None
+        again = kind([{"params": [parameter]}], lr=1.0, fused=True)
+        again.load_state_dict(optimizer.state_dict())
+        assert again.param_groups[0]["weight_decay"] == 0.5
+        found.append((parameter.detach(), again.state[parameter]["exp_avg"]))
+    (torch_s, its_mean), (ours, our_mean) = found
+    assert torch.equal(torch_s, ours) and torch.equal(its_mean, our_mean)
+    assert not torch.equal(ours, weights)

@@ -50,7 +50,8 @@ def prepare(plan: Plan, device: torch.device, threads: int, few_shapes: bool) ->
     """Set what decides the exact bytes: thread count, algorithms."""
     torch.set_num_threads(threads)
     plan_attention(device, few_shapes)
-    torch.use_deterministic_algorithms(plan.deterministic)
+    if plan.deterministic != torch.are_deterministic_algorithms_enabled():  # loads the compiler
+        torch.use_deterministic_algorithms(plan.deterministic)
     if device.type == "cuda" and plan.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 

@@ -13,13 +13,15 @@ import torch
 from torch import Tensor
 from torch.optim.adamw import adamw
 
+from headswap.training.adamw import Unwrapped
+
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 ROUNDS = 5
 MOMENTUM = 0.95
 RMS = 0.2
 
 
-class Muon(torch.optim.Optimizer):
+class Muon(Unwrapped):
     """Groups with ``parts`` above 0 hold matrices that are stacks of so many (a joint matrix
     for queries, keys and values is 3); the others are plain AdamW groups."""
 

@@ -9,6 +9,7 @@ import torch
 
 from headswap.nn.model import Model
 from headswap.training import parallel
+from headswap.training.adamw import AdamW
 from headswap.training.muon import Muon
 from headswap.training.plan import Plan
 
@@ -60,9 +61,7 @@ def make_optimizer(model: Model, plan: Plan, recorded: bool = True) -> torch.opt
     betas = (plan.betas[0], plan.betas[1])
     if plan.optimizer == "muon":
         return Muon(tables, plan.lr, betas, plan.epsilon, plan.weight_decay)
-    return torch.optim.AdamW(
-        tables, lr=plan.lr, betas=betas, eps=plan.epsilon, fused=True, capturable=gpu
-    )
+    return AdamW(tables, lr=plan.lr, betas=betas, eps=plan.epsilon, fused=True, capturable=gpu)
 
 
 def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
