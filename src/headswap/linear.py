@@ -28,6 +28,8 @@ from headswap.text.corpus import LabelledText, Reading
 from headswap.types import Table
 
 NAME = "linear"
+LIBRARIES = ("sklearn.feature_extraction.text", "sklearn.linear_model")
+"""What fitting and using one loads."""
 
 
 @dataclass(frozen=True)

@@ -175,8 +175,7 @@ News = Iterator[tuple[W | None, Collection[W]]]
 def load_ahead() -> None:
     """Begin to load what workers need, beside whatever comes before them."""
     if METHOD == "forkserver":
-        # Torch's optimizers load its compiler at their first step, used or not.
-        multiprocessing.set_forkserver_preload([__name__, "torch._dynamo"])
+        multiprocessing.set_forkserver_preload([__name__, *linear.LIBRARIES])
         forkserver.ensure_running()
 
 
