@@ -88,7 +88,8 @@ class OneOperator(nn.Module):
             x_BTD = norm(x_BTD.reshape(*x_BTD.shape[:2], self.heads, -1)).flatten(-2)
         if rotation is None:
             return x_BTD
-        cos, sin = (part[:, 0].expand(x_BTD.shape[0], -1, -1) for part in rotation)
+        cos, sin = (part[:, 0].chunk(2, dim=-1)[1] for part in rotation)
+        cos, sin = (part.expand(x_BTD.shape[0], -1, -1) for part in (cos, sin))
         return torch.onnx.ops.rotary_embedding(x_BTD, cos, sin, num_heads=self.heads)
 
 

@@ -4,6 +4,7 @@ and over a source."""
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ from headswap.nn.spec import Stack
 from headswap.nn.visibility import KernelMask, Visibility
 
 Rotation = tuple[Tensor, Tensor]
+"""Cosines, and sines with the sign that the other half of a head comes with."""
 ALIGNED_BYTES = 16
 """What GPU kernels read at once: heads whose width fills whole such pieces are quick."""
 
@@ -273,7 +275,7 @@ class CrossAttention(nn.Module):
         return q_BTD.reshape(sentences, -1, self.heads, head_width).transpose(1, 2)
 
 
-def rotary_angles(positions_BT: Tensor, head_width: int, base: float) -> Rotation:
+def rotary_angles(positions_BT: Tensor, head_width: int, base: float) -> tuple[Tensor, Tensor]:
     """Cosines and sines for Su et al. 2021, equation 34, in the half-split layout of Llama."""
     steps = torch.arange(0, head_width, 2, device=positions_BT.device, dtype=torch.float32)
     frequencies = base ** (-steps / head_width)
@@ -281,7 +283,35 @@ def rotary_angles(positions_BT: Tensor, head_width: int, base: float) -> Rotatio
     return angles.cos(), angles.sin()
 
 
-def rotate(x_BHTK: Tensor, rotation: Rotation) -> Tensor:
-    cos, sin = rotation
-    a, b = x_BHTK.float().chunk(2, dim=-1)
-    return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1).to(x_BHTK.dtype)
+def rotary(positions_BT: Tensor, head_width: int, base: float) -> Rotation:
+    cos, sin = rotary_angles(positions_BT, head_width, base)
+    return torch.cat([cos, cos], dim=-1), torch.cat([-sin, sin], dim=-1)
+
+
+def rotate(x: Tensor, rotation: Rotation) -> Tensor:
+    """Both halves at once: few operations, since a small model's time on a GPU is in their
+    number."""
+    if torch.is_grad_enabled() and x.requires_grad:
+        rotated: Tensor = _Rotate.apply(x, *rotation)  # type: ignore[no-untyped-call]
+        return rotated
+    return _rotated(x, *rotation)
+
+
+class _Rotate(torch.autograd.Function):
+    """What turned forward turns back: half of what autograd would do."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        ctx.save_for_backward(cos, sin)
+        return _rotated(x, cos, sin)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        cos, sin = ctx.saved_tensors
+        return _rotated(gradient, cos, sin, -1), None, None
+
+
+def _rotated(x: Tensor, cos: Tensor, sin: Tensor, way: int = 1) -> Tensor:
+    """In fp32, the sines'."""
+    other = x.roll(x.shape[-1] // 2, dims=-1)
+    return torch.addcmul(x * cos, other, sin, value=way).to(x.dtype)

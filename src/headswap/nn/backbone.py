@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from headswap.errors import DataError
-from headswap.nn.attention import Cache, Memory, Rotation, rotary_angles
+from headswap.nn.attention import Cache, Memory, Rotation, rotary
 from headswap.nn.embedding import Embedding
 from headswap.nn.layers import Layer, make_norm
 from headswap.nn.mixers import MIXERS
@@ -86,7 +86,7 @@ class Backbone(nn.Module):
         if self.stack.positions != "rotary" or self.stack.mixer != "attention":
             return None
         head_width = self.stack.width // self.stack.heads
-        return rotary_angles(positions_BT, head_width, self.stack.rotary_base)
+        return rotary(positions_BT, head_width, self.stack.rotary_base)
 
 
 class EncoderDecoder(nn.Module):
