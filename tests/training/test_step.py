@@ -13,7 +13,7 @@ from headswap.nn.model import new_model
 from headswap.objectives import Context
 from headswap.objectives.causal import Causal
 from headswap.text.loader import Window
-from headswap.training import optim, recording
+from headswap.training import optim, recording, step
 from headswap.training.plan import Plan
 from headswap.training.step import Step, as_compiled, total_counts
 
@@ -53,11 +53,20 @@ def test_tensors_come_in_the_order_in_which_they_are_held(tokens):
         assert torch.equal(one, other)
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # which the compiler hides
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the compiler's own imports
-def test_compiled_steps_are_the_steps(tokens):
+@pytest.mark.parametrize("deep", [step.DEEP, 1], ids=["as one", "layer by layer"])
+def test_compiled_steps_are_the_steps(tokens, monkeypatch, deep):
+    from torch._dynamo.utils import counters
+
+    monkeypatch.setattr(step, "DEEP", deep)
+    torch._dynamo.reset()
+    counters.clear()
     lines = []
     plain, compiled = stepper(tokens, lines), stepper(tokens, lines)
     compiled.compile([parts_of(tokens, 0)], few=True)
+    assert lines == []
+    assert counters["stats"]["unique_graphs"] == 1  # which all layers share
     with as_compiled():
         for number, rows in enumerate((4, 4, 2)):  # the last of a shape that was not compiled
             for one in (plain, compiled):

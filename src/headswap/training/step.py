@@ -17,6 +17,7 @@ from torch import Tensor
 
 from headswap.errors import ResourceError
 from headswap.nn.embedding import Embedding
+from headswap.nn.layers import Layer
 from headswap.nn.model import Model
 from headswap.objectives import Batch, Objective
 from headswap.training import casting, optim, parallel
@@ -27,6 +28,9 @@ from headswap.training.recording import Recorder, Recording, shapes_of
 
 MOST_RECORDINGS = 512
 COMPILED_SHAPES = 4
+DEEP = 8
+"""Layers. Twelve of width 768 compile in a fifth of the time one by one and are as fast; four of
+width 200 would be 3 to 7% slower."""
 
 
 class Step:
@@ -88,11 +92,12 @@ class Step:
     def compile(self, examples: Sequence[Sequence[Batch]], few: bool) -> None:
         """Compile the backbone, where shapes are ``few`` for each of them, else for all at
         once. A compiler that fails costs one line, not the run."""
-        backbone = self.model.backbone
+        pieces = compiled_pieces(self.model.backbone)
         for table in self._tables:
             table.drop_gradient()
         self._tables, self._linear = [], {}
-        backbone.compile(dynamic=not few)
+        for piece in pieces:
+            piece.compile(dynamic=not few)
         seen: set[Any] = set()
         self.model.train()
         try:
@@ -108,7 +113,8 @@ class Step:
                 with parallel.without_exchange(self.forward):
                     self._loss(moved, counts)[0].backward()  # type: ignore[no-untyped-call]
         except Exception as error:  # the compiler's failures have no common type
-            backbone._compiled_call_impl = None
+            for piece in pieces:
+                piece._compiled_call_impl = None
             reason = str(error).strip().split("\n")[0][:200]
             self.warn(f"torch.compile failed ({reason}): training without it")
         self.optimizer.zero_grad(set_to_none=True)
@@ -281,6 +287,13 @@ def total_counts(parts: Sequence[Batch]) -> dict[str, float]:
         for name, count in part.counts.items():
             counts[name] = counts.get(name, 0.0) + count
     return {name: max(count, 1e-9) for name, count in counts.items()}
+
+
+def compiled_pieces(backbone: torch.nn.Module) -> list[torch.nn.Module]:
+    """What is compiled as one: a shallow stack, which gains from it, or each layer of a deep one,
+    which then share one compilation."""
+    layers = [module for module in backbone.modules() if isinstance(module, Layer)]
+    return [*layers] if len(layers) >= DEEP else [backbone]
 
 
 def as_compiled() -> Any:
