@@ -821,6 +821,7 @@ WORKLOADS = {
     "causal": "causal pretraining, the course's shape",
     "masked": "masked pretraining, the course's shape",
     "large": "causal pretraining, 768 × 12",
+    "large64": "causal pretraining, 768 × 12, a batch of 64",
     "tuning": "fine-tuning on cls-books, one epoch",
 }
 
@@ -833,7 +834,8 @@ def speed() -> str:
         lines += ["| workload | with | tokens/s | Headswap is faster by | peak memory |"]
         lines += ["|---|---|---|---|---|"]
         shares = []
-        for workload, rows in workloads.items():
+        for workload in filter(workloads.get, WORKLOADS):
+            rows = workloads[workload]
             ours = rows["headswap"]["seconds"]
             if "share_of_matrix_rate" in rows["headswap"]:
                 share = rows["headswap"]["share_of_matrix_rate"]
@@ -847,7 +849,7 @@ def speed() -> str:
                 )
         if shares:
             lines += ["", "Of the rate of a large square product, timed in the same turns, "]
-            lines[-1] += f"Headswap's arithmetic reaches {' and '.join(shares)}."
+            lines[-1] += f"Headswap's arithmetic reaches {', '.join(shares)}."
     return "\n".join(lines[1:])
 
 
@@ -880,6 +882,17 @@ def side_by_side() -> str:
         way = f"{row['workers']} at a time" if row["workers"] > 1 else "one after another"
         times = runs * single / row["seconds"]
         lines.append(f"| one experiment, {way} | {row['seconds']:.0f} | {times:.1f} |")
+    exact = load("side-by-side-exact")
+    pairs = exact["valid_accuracy"].values()
+    equal = sum(len(set(pair)) == 1 for pair in pairs)
+    ways = " and ".join(str(row["workers"]) for row in exact["rows"])
+    lines += [
+        "",
+        "A GPU's attention adds up in another order each time, so two runs with one seed differ, "
+        "side by side or not. With `train.deterministic` they do not: of the accuracies of "
+        f"{len(pairs)} runs, made {ways} at a time, {equal} are equal (`{exact['command']} "
+        "--commands 0 --out docs/results/side-by-side-exact.json`).",
+    ]
     return "\n".join(lines)
 
 

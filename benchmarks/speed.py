@@ -59,6 +59,7 @@ SHAPES = {
     ("causal", "cuda"): Shape(batch=64),
     ("masked", "cuda"): Shape(batch=64),
     ("large", "cuda"): Shape(768, 12, 12, 3072, 50_257, 32, 512),
+    ("large64", "cuda"): Shape(768, 12, 12, 3072, 50_257, 64, 512),
 }
 SQUARES = {"cpu": (2_048, torch.float32), "cuda": (8_192, torch.bfloat16)}
 """The yardstick of arithmetic: the side of a square product, and its precision."""
@@ -464,7 +465,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, help="the result file")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--only", help="a list of: causal, masked, tuning, large (a GPU only)")
+    parser.add_argument("--only", help="a list of: causal, masked, tuning, large, large64 (a GPU only)")
     options = parser.parse_args(arguments)
     device = torch.device(options.device)
     results: dict[str, Any] = {}
@@ -472,7 +473,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         results = json.loads(options.out.read_text())
     mine = results.setdefault(options.device, {})
     gpu = device.type == "cuda"
-    everything = "causal,masked,large,tuning" if gpu else "causal,masked,tuning"
+    everything = "causal,masked,large,large64,tuning" if gpu else "causal,masked,tuning"
     for name in (options.only or everything).split(","):
         if name == "tuning":
             contestants = {"headswap": tuning_headswap(device), "course": tuning_course(device)}
