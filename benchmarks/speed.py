@@ -465,7 +465,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, help="the result file")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--only", help="a list of: causal, masked, tuning, large, large64 (a GPU only)")
+    parser.add_argument(
+        "--only", help="a list of: causal, masked, tuning, large, large64 (a GPU only)"
+    )
     options = parser.parse_args(arguments)
     device = torch.device(options.device)
     results: dict[str, Any] = {}
