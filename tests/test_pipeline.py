@@ -142,3 +142,34 @@ def test_a_run_that_another_process_took_over_is_not_deleted(texts, tmp_path, mo
         with pytest.raises(StorageError, match="another process"):
             trained(texts[0], tmp_path / "a")
     assert (tmp_path / "a" / "config.toml").exists()
+
+
+def test_what_nobody_would_look_at_is_refused(corpus_file, tmp_path, capsys):
+    def told(*words):
+        with pytest.raises(SystemExit) as stop:
+            cli.main([*words])
+        return stop.value.code
+
+    table = tmp_path / "table.csv"
+    table.write_text("text,label\n" + "a fine day,yes\na bad day,no\n" * 20)
+    usual = ["--recipe", "tiny", "--steps", "1", "--device", "cpu", "--out", str(tmp_path / "run")]
+    mixed = ["train", "classify", str(table), str(table), "--set", "data.weights=[1,9]", *usual]
+    assert told(*mixed) == 2
+    assert "reads all its files alike" in capsys.readouterr().err
+    assert told("train", "causal", str(corpus_file), "--pieces", "nowhere.txt", *usual) == 2
+    assert "there is none; give its file with --tokenizer" in capsys.readouterr().err
+    assert told("inspect", "course", "--swap", "2", "--html", str(tmp_path / "a.html")) == 2
+    assert not list(tmp_path.glob("run*")) and not (tmp_path / "a.html").exists()
+
+
+def test_every_session_of_a_run_counts_in_its_time(corpus_file, tmp_path):
+    run = api.train(
+        "causal", corpus_file, out=tmp_path / "run", device="cpu",
+        changes=["train.steps=2", "model.width=16", "tokenizer.vocabulary=330"],
+    ).run  # fmt: skip
+    lines = [json.loads(line) for line in (run.path / "timing.jsonl").read_text().splitlines()]
+    assert [line["event"] for line in lines] == ["saved", "finished"]
+    assert all(line["seconds"] > 0 for line in lines)
+    again = type(run)(run.path)
+    again.note_time("looked at")  # whose clock was not started
+    assert again.seconds() == pytest.approx(sum(line["seconds"] for line in lines))

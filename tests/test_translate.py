@@ -11,10 +11,12 @@ from itertools import product
 import pytest
 
 import headswap as api
+from headswap import settings
 from headswap.decoding.beam import Beam
 from headswap.decoding.translation import Search
 from headswap.errors import DataError, HeadswapError, UsageError
 from headswap.looking import attention
+from headswap.run import Run
 
 WORDS = {"one": "un", "two": "deux", "three": "trois", "four": "quatre", "five": "cinq"}
 SMALL = [
@@ -157,6 +159,7 @@ def test_a_base_warms_up_the_encoder(tmp_path, corpus_file):
 
 def test_what_a_base_bought_is_a_page(tmp_path, corpus_file, capsys):
     shape = ["model.width=32", "model.heads=2", "model.layers=1", "model.length=32"]
+    shape += ["model.feedforward=64"]
     base = tmp_path / "base"
     api.train(
         "masked", corpus_file, out=base, device="cpu",
@@ -190,6 +193,13 @@ def test_what_a_base_bought_is_a_page(tmp_path, corpus_file, capsys):
     shutil.copytree(runs[0], other)  # as if it differed in anything but rate and seed
     assert main("compare", *runs, other, "--html", page) == 2
     assert "of one arm, rate and seed" in capsys.readouterr().err
+    wide = tmp_path / "wide"
+    shutil.copytree(runs[0], wide)
+    config = (wide / "config.toml").read_text()
+    (wide / "config.toml").write_text(config.replace("width = 32", "width = 64"))
+    Run(wide).finish()
+    assert main("compare", wide, *runs[1:], "--html", page) == 2
+    assert "differ in shape (model.width: 64 and 32)" in capsys.readouterr().err
     assert not main("compare", runs[0], runs[6], "--html", page)  # 40 pairs and 80
     assert "No number of pairs has runs both" in capsys.readouterr().out
 
@@ -241,7 +251,9 @@ def test_two_translators_are_compared(trained, tmp_path, capsys):
         "translate", folder / "train.tsv", test=folder / "test.tsv", out=tmp_path / "weak",
         recipe="tiny-translate", changes=[*SMALL, "train.steps=150"], device="cpu",
     )  # fmt: skip
-    assert not main("compare", other.run.path, model.run.path)
+    assert main("compare", other.run.path, model.run.path) == 2
+    assert "differ in budget" in capsys.readouterr().err
+    assert not main("compare", other.run.path, model.run.path, "--why", "to see more steps")
     told = capsys.readouterr().out
     assert "run - weak: +" in told and "nrefs:1" in told
     assert not main("compare", other.run.path, other.run.path, "--json")
@@ -271,3 +283,20 @@ def test_what_translate_would_ignore_is_refused(trained, capsys):
             main(words)
     one, two = capsys.readouterr().out.splitlines()
     assert one == two
+
+
+def test_a_batch_of_pairs_takes_the_place_of_the_recipes_tokens():
+    made = settings.resolve("translate", "tiny-translate", [{"train": {"batch": 7}}])
+    assert made.train.batch == 7 and made.train.batch_tokens is None
+    both = [{"train": {"batch": 7}}, {"train": {"batch_tokens": 100}}]
+    with pytest.raises(UsageError, match="two sizes of a batch at once"):
+        settings.resolve("translate", "tiny-translate", both)
+
+
+def test_columns_that_a_translator_does_not_look_at_are_refused(tmp_path):
+    train = write(tmp_path / "train.tsv", pairs(60))
+    with pytest.raises(UsageError, match="are named source and target"):
+        api.train(
+            "translate", train, out=tmp_path / "run", recipe="tiny-translate",
+            changes=["data.text_column=nosuch"],
+        )  # fmt: skip

@@ -117,9 +117,12 @@ def plan_lines(chosen: settings.Settings) -> Iterator[str]:
     labels = getattr(chosen.objective, "labels", ())
     if labels:
         yield f"labels: {', '.join(labels)}"
+    batch = f"{plan.batch} sequences of up to {chosen.model.length} tokens"
+    if plan.batch_tokens is not None:
+        batch = f"{plan.batch_tokens:,} tokens of a side"
     yield (
-        f"budget: {getattr(plan, plan.budget):g} {plan.budget}, batches of {plan.batch} "
-        f"sequences of up to {chosen.model.length} tokens, learning rate {plan.lr:g}"
+        f"budget: {getattr(plan, plan.budget):g} {plan.budget}, batches of {batch}, learning "
+        f"rate {plan.lr:g}"
     )
 
 

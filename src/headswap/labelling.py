@@ -13,6 +13,7 @@ from headswap.predictions import Prediction
 from headswap.text import corpus
 from headswap.text.corpus import Cleaning, Reading
 from headswap.text.files import Paths
+from headswap.text.tables import mended
 from headswap.types import Table
 
 
@@ -38,4 +39,4 @@ class Labeller(ABC):
 
     def logits(self, texts: Sequence[str]) -> np.ndarray:
         """A score for every text and label."""
-        return self.scored([Reading(clean=self.clean).cleaned(text) for text in texts])
+        return self.scored([mended(Reading(clean=self.clean).cleaned(text)) for text in texts])

@@ -8,7 +8,6 @@ strength is chosen on validation and nothing is refitted, as for the neural mode
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -75,9 +74,9 @@ def fit(
     hashes = {role: {"sha256": files.sha256(some)} for role, some in paths.items()}
     run = Run.create(out, table, runs.provenance(hashes))
     rows = {role: corpus.labelled_as(some, reading, labels) for role, some in paths.items()}
-    began = time.monotonic()
+    run.start_clock()
     _Fitting(plan, rows).save(run)
-    run.note_time("finished", seconds=round(time.monotonic() - began, 3))
+    run.note_time("finished")
     return run
 
 

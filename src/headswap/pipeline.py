@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -120,7 +119,7 @@ def checked(settings: Settings) -> tuple[Settings, Table]:
             f"the recipe {settings.recipe} makes translators, not a {settings.objective.name} run",
             fix="take another recipe",
         )
-    _check_plan(settings)
+    check_plan(settings)
     if data.test and not isinstance(settings.objective, Classify | Translate):
         raise UsageError(
             f"a {settings.objective.name} run is not scored on --test",
@@ -200,7 +199,7 @@ def _executed(
     if ranks.from_leader(lambda: run.finished and storage.problem(run.path) is None):
         report.say(f"{run.path} is finished already")
         return run
-    began = time.monotonic()
+    run.start_clock()
     with ranks.together():
         settings = settings_module.from_table(run.settings())
         ranks.check_batch(settings.train)
@@ -242,7 +241,7 @@ def _executed(
     with parallel.whole_model(model) as chosen:
         if ranks.leads:
             _finish(run, settings, chosen, tokens, prepared, summary, report)
-            run.note_time("finished", seconds=round(time.monotonic() - began, 3))
+            run.note_time("finished")
     return run
 
 
@@ -297,9 +296,26 @@ def _finish(
     run.finish()
 
 
-def _check_plan(settings: Settings) -> None:
-    """What the plan asks for and the objective cannot give."""
-    plan, objective = settings.train, settings.objective
+def check_plan(settings: Settings) -> None:
+    """What the settings ask for and the objective cannot give, or nobody would look at."""
+    plan, objective, data = settings.train, settings.objective, settings.data
+    if data.weights and objective.reads is not Window:
+        raise UsageError(
+            f"data.weights mixes texts to pretrain on, and a {objective.name} run reads all its "
+            "files alike",
+            fix="leave it out",
+        )
+    if isinstance(objective, Translate) and (data.text_column or data.label_column):
+        raise UsageError(
+            "a translator's columns are named source and target: --text-column and "
+            "--label-column are not looked at",
+            fix="rename the columns and leave them out",
+        )
+    if settings.tokenizer.pieces is not None and not settings.tokenizer.model:
+        raise UsageError(
+            "tokenizer.pieces numbers the pieces of a model, and there is none",
+            fix="give its file with --tokenizer",
+        )
     gives = {Labelled: ("loss", "accuracy", "macro_f1"), Pair: ("loss", "bleu")}
     known = gives.get(objective.reads, ("loss",))
     if plan.select not in ("auto", *known):

@@ -51,6 +51,7 @@ LIBRARIES = ("torch", "numpy", "sentencepiece", "safetensors")
 class Run:
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._since: float | None = None
 
     @staticmethod
     def create(path: Path, settings: Table, provenance: Table) -> Run:
@@ -158,14 +159,22 @@ class Run:
         if self.tested and TESTED not in self._json(storage.MANIFEST)["files"]:
             self.finish()
 
+    def start_clock(self) -> None:
+        """From here on, each line of the log tells the seconds since the one before."""
+        self._since = time.monotonic()
+
     def note_time(self, event: str, **facts: Any) -> None:
         """One line of the wall-clock log, which is kept apart from the results."""
+        if self._since is not None:
+            facts["seconds"] = round(time.monotonic() - self._since, 3)
+            self.start_clock()
         line = {"time": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "event": event, **facts}
         with storage.explained(self.path), (self.path / TIMING).open("a") as stream:
             stream.write(json.dumps(line) + "\n")
 
     def seconds(self) -> float:
-        """How long the run took, as far as its clock tells."""
+        """How long the run took, in all its sessions; of one that was killed, up to what it had
+        saved."""
         try:
             lines = (self.path / TIMING).read_text("utf-8").splitlines()
         except FileNotFoundError:

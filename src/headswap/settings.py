@@ -28,6 +28,8 @@ SECTIONS = ("model", "tokenizer", "data", "train")
 DROPOUTS = ("dropout", "inner_dropout")
 FREE_WITH_BASE = (*DROPOUTS, "length", "decoder_layers", "shared_embedding")
 DEFAULT_RECIPE = "tiny"
+ALTERNATIVES = {"budgets": BUDGETS, "sizes of a batch": ("batch", "batch_tokens")}
+"""Settings of a training of which one takes the place of the others."""
 
 
 @dataclass(frozen=True)
@@ -155,10 +157,11 @@ def resolve(
                 "pool": "last" if causal else "mean",
             }
             table[objective] = {**inherited, **table.get(objective, {})}
-    asked_for = {key for change in changes for key in change.get("train", {}) if key in BUDGETS}
-    if len(asked_for) > 1:
-        both = " and ".join(f"train.{name}" for name in sorted(asked_for))
-        raise UsageError(f"two budgets at once: {both}", fix="give one")
+    for what, names in ALTERNATIVES.items():
+        given = {key for change in changes for key in change.get("train", {}) if key in names}
+        if len(given) > 1:
+            both = " and ".join(f"train.{name}" for name in sorted(given))
+            raise UsageError(f"two {what} at once: {both}", fix="give one")
     for change in changes:
         for key in ("recipe", "objective"):
             if key in change:
@@ -172,8 +175,9 @@ def resolve(
                     f"tokenizer.{min(other)} cannot be set beside a base, which brings its own",
                     fix="leave it out",
                 )
-        if any(key in change.get("train", {}) for key in BUDGETS):
-            table["train"] = {k: v for k, v in table["train"].items() if k not in BUDGETS}
+        for names in ALTERNATIVES.values():
+            if any(key in change.get("train", {}) for key in names):
+                table["train"] = {k: v for k, v in table["train"].items() if k not in names}
         table = config.merge(table, change)
     made = from_table({**table, "recipe": name, "objective": objective})
     if getattr(made.objective, "r_drop", 0.0) and not (made.model.dropout or made.model.inside):
@@ -245,9 +249,10 @@ def _recipe_for(name: str, objective: str) -> Table:
                 fix=did_you_mean(key, [*SECTIONS, *OBJECTIVES]),
             )
     own = dict(table.get(objective, {}))
-    if any(key in own.get("train", {}) for key in BUDGETS):  # in place of the general one
-        general = table.get("train", {})
-        table["train"] = {key: value for key, value in general.items() if key not in BUDGETS}
+    for names in ALTERNATIVES.values():
+        if any(key in own.get("train", {}) for key in names):  # in place of the general one
+            general = table.get("train", {})
+            table["train"] = {key: value for key, value in general.items() if key not in names}
     resolved: Table = {
         section: config.merge(table.get(section, {}), own.pop(section, {})) for section in SECTIONS
     }

@@ -305,6 +305,8 @@ def test_refusals_leave_nothing_behind(tmp_path):
     refused(DataError, "only one label", table=(str(one),), test=())
     refused(UsageError, "unknown objective", objectives=("casual",))
     refused(UsageError, "unknown setting", changes=("train.rate=1",))
+    refused(UsageError, "no bleu to select by", changes=("train.select=bleu",))
+    refused(UsageError, "class weights", changes=("classify.class_weights=[1,2,3,4,5]",))
     same = {"table": (str(paths["table"]),), "test": (str(paths["table"]),)}
     refused(DataError, "meaningless", **same)
     out.mkdir()

@@ -118,7 +118,7 @@ def test_a_warm_start_is_judged_by_the_seeds_that_both_arms_have():
     poor = [text.replace("cat", "dog") for text in fair]
 
     def run(arm, seed, said):
-        return warm._Trained(arm, None, 20, 1e-3, seed, 0.0, said, right, [], {}, Path(arm))
+        return warm._Trained(arm, None, 20, 1e-3, seed, 0.0, said, right, [], {}, Path(arm), {})
 
     one = [run("scratch", 0, fair), run("scratch", 1, fair), run("scratch", 2, poor)]
     two = [run("from x", 0, fair), run("from x", 1, fair)]
@@ -137,7 +137,7 @@ def test_older_papers_words_are_cut_by_the_targets_rules():
 
 def test_bases_that_end_alike_are_arms_of_their_own():
     def run(base):
-        return warm._Trained("scratch", base, 20, 1e-3, 0, 0.0, [], [], [], {}, Path("x"))
+        return warm._Trained("scratch", base, 20, 1e-3, 0, 0.0, [], [], [], {}, Path("x"), {})
 
     told = warm._told_apart([run(None), run("/a/base"), run("/b/base"), run("/b/other")])
     assert [one.arm for one in told] == ["scratch", "from /a/base", "from /b/base", "from other"]

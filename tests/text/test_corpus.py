@@ -7,7 +7,7 @@ import lzma
 import pytest
 
 from headswap.errors import DataError, HeadswapError, StorageError, UsageError
-from headswap.text import files
+from headswap.text import files, stretches
 from headswap.text.corpus import Reading, documents, labelled, texts
 
 
@@ -205,3 +205,15 @@ def test_hidden_files_are_passed_over(tmp_path):
     assert [path.name for path in files.expand([tmp_path / "*.txt"])] == ["a.txt"]
     assert [path.name for path in files.expand([tmp_path / ".*.txt"])] == [".b.txt"]
     assert [path.name for path in files.expand([tmp_path / ".copies" / "*.txt"])] == ["c.txt"]
+
+
+@pytest.mark.parametrize("split", ["line", "blank"])
+def test_documents_that_cleaning_empties_are_left_out(tmp_path, split):
+    path = tmp_path / "text.txt"
+    path.write_text("good text\n\n<br>\n\n<p></p>\n\nmore\n")
+    reading = Reading(split, clean=("html", "whitespace"))
+    assert list(documents([path], reading)) == ["good text", "more"]
+    assert list(stretches.documents_between(path, reading, 0, 10**6)) == ["good text", "more"]
+    path.write_text("<br>\n")
+    with pytest.raises(DataError, match="no text in it"):
+        list(documents([path], reading))

@@ -113,6 +113,11 @@ def test_parts_must_be_of_one_kind(texts, tokens, tmp_path):
             sharding.make(**{**usual, "part": Part(2, 2), **given})
     with pytest.raises(UsageError, match="begun in 2 parts"):
         sharding.make(texts, tokens, out, Part(2, 3), megabytes=4)
+    same_size = texts[1].read_text().swapcase()
+    texts[1].write_text(same_size)
+    with pytest.raises(UsageError, match="another text, tokenizer or settings"):
+        sharding.make(texts, tokens, out, Part(2, 2), megabytes=4)
+    texts[1].write_text(same_size.swapcase())
     # Parts that were made on other disks and copied together.
     away = tmp_path / "away"
     sharding.make(texts, other, away, Part(2, 2), megabytes=4)
@@ -247,3 +252,10 @@ def test_the_command(texts, tokens, tmp_path, capsys):
     for arguments in ((*texts,), joined, (*given, "--part=3/2")):
         code, told = run(*arguments)
         assert code == 2 and told.err.startswith("headswap: ") and told.err.count("\n") == 1
+
+
+def test_what_training_does_not_read_as_text_is_not_sharded(tokens, tmp_path):
+    path = tmp_path / "table.json"
+    path.write_text('[{"text": "a"}]')
+    with pytest.raises(UsageError, match="not read as text"):
+        sharding.make([path], tokens, tmp_path / "out")

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -124,3 +125,14 @@ def test_what_is_no_tokenizer_is_refused(tmp_path):
     (tmp_path / tokenizer.MODEL_FILE).write_bytes(b"")
     with pytest.raises(DataError, match="damaged"):
         tokenizer.load(tmp_path)
+
+
+def test_a_line_of_any_length_is_cut_at_spaces_and_nothing_is_lost():
+    """In time that grows with it: every rest used to be copied for every cut."""
+    long = "word " * 2_000_000 + "x" * 9_000 + " end"
+    began = time.monotonic()
+    cuts = list(tokenizer._sentences(["first\n" + long, "  ", "last"]))
+    assert time.monotonic() - began < 1
+    assert cuts[0] == "first" and cuts[-1] == "last"
+    assert max(map(len, cuts)) <= tokenizer.LONGEST_SENTENCE
+    assert "".join("".join(cuts[1:-1]).split()) == "".join(long.split())

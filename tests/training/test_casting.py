@@ -9,6 +9,8 @@ from headswap.nn.model import new_model
 from headswap.objectives import Causal, Classify, Context
 from headswap.text.loader import Labelled, Window
 from headswap.training import casting, optim
+from headswap.training.evaluate import autocast
+from headswap.training.parallel import Forward
 from headswap.training.plan import Plan
 from headswap.training.step import Step
 
@@ -64,3 +66,20 @@ def test_a_step_casts_at_once_where_it_would_be_recorded(tokens, monkeypatch):
         plan = Plan(steps=1)
         step = Step(model, Causal(), optim.make_optimizer(model, plan), plan, kind, print)
         assert bool(step._linear) == wanted
+
+
+def test_a_head_that_was_not_asked_gets_no_gradient(tokens):
+    """None, with autocast's way too: of noughts an optimizer would make decay and momentum."""
+    stack, objective = STACKS["classic"], Classify(("no", "yes"))
+    heads = Causal().heads(stack, tokens.size) | objective.heads(stack, tokens.size)
+    model = new_model(stack, tokens.size, heads, seed=0).train()
+    forward = Forward(model)
+    rows = [Labelled(np.arange(4, 9), 0), Labelled(np.arange(5, 12), 1)]
+    batch = objective.batch(rows, Context(stack, tokens, np.random.default_rng(0), training=True))
+    linear = casting.linear_tensors(forward)
+    linear["model.heads.token.weight"] = model.heads["token"].weight
+    with autocast(torch.device("cpu"), torch.bfloat16):
+        terms = casting.forward_cast(forward, linear, torch.bfloat16, objective, batch)
+    sum(term.total for term in terms.values()).backward()
+    assert model.heads["token"].weight.grad is None
+    assert all(weight.grad is not None for weight in model.heads["label"].parameters())

@@ -100,7 +100,7 @@ def compare(
     if translations.are_translators(runs) and html is not None:
         from headswap.report import warm
 
-        found = warm.compare(runs, split)
+        found = warm.compare(runs, split, why)
         print(json.dumps(found) if as_json else "\n".join(warm.lines(found)))
         storage.write(html, warm.page(found))
         _say_undrawn()
@@ -108,7 +108,7 @@ def compare(
     if html is not None:
         raise UsageError("--html is for translators", fix="leave it out")
     if translations.are_translators(runs):
-        found = translations.compare(runs, split)
+        found = translations.compare(runs, split, why)
         print(json.dumps(found) if as_json else "\n".join(translations.lines(found)))
         return
     found = comparing.compare(runs, split, why)
@@ -216,6 +216,8 @@ def inspect(
         return
     if looks:
         raise UsageError("a look inside needs a text", fix='give --text "…"')
+    if swap is not None and html is not None:
+        raise UsageError("--swap has no page", fix="leave --html out, or --swap")
     if swap is not None:
         before, after = inspection.swapped(what, swap)
         if as_json:

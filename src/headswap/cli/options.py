@@ -63,6 +63,8 @@ List = Annotated[
     ),
 ]
 Files = Annotated[list[Path], Parameter(consume_multiple=True, negative="")]
+Sources = Annotated[list[str], Parameter(consume_multiple=True, negative="")]
+"""Files, or URLs, which a path would spoil."""
 Repeated = Annotated[list[str], Parameter(negative="")]
 
 

@@ -10,7 +10,6 @@ from cyclopts import Parameter
 from headswap.cli.options import (
     BUDGET,
     HOSTS,
-    Files,
     Gpus,
     LabelColumn,
     List,
@@ -19,6 +18,7 @@ from headswap.cli.options import (
     OwnDocuments,
     Processes,
     Repeated,
+    Sources,
     TextColumn,
     reporter,
 )
@@ -36,8 +36,8 @@ def train(
     out: Path,
     base: Annotated[Path | None, Parameter(name="--from")] = None,
     recipe: str | None = None,
-    valid: Files = [],  # noqa: B006
-    test: Files = [],  # noqa: B006
+    valid: Sources = [],  # noqa: B006
+    test: Sources = [],  # noqa: B006
     steps: Annotated[int | None, Parameter(group=BUDGET)] = None,
     epochs: Annotated[float | None, Parameter(group=BUDGET)] = None,
     tokens: Annotated[int | None, Parameter(group=BUDGET)] = None,
@@ -252,7 +252,7 @@ def _with_tokenizer(base: Path, model: Path, pieces: Path | None, report: Report
 
     run = open_base(base, report)
     ours = tokenizer.load(run.path / TOKENIZER)
-    if tokenizer.load_model(model, pieces).fingerprint != ours.fingerprint:
+    if not ours.extends(tokenizer.load_model(model, pieces)):
         raise UsageError(
             f"the base was made with another tokenizer than {model}",
             where=base,

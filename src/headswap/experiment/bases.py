@@ -70,9 +70,11 @@ def find(
     return tuple(dataclasses.replace(base, rate=rates[base.name]) for base in bases), known
 
 
-def classifier(design: Design, base: Settings) -> Settings:
-    """The settings of a classifier on a base, as far as the design alone decides them."""
+def classifier(design: Design, base: Settings, labels: Sequence[str] = ()) -> Settings:
+    """The settings of a classifier on a base, as far as the design and its labels decide them."""
     changes = [config.parse_assignment(text) for text in design.changes]
+    if labels:
+        changes.append({"classify": {"labels": list(labels)}})
     return settings.resolve("classify", None, changes, base=base)
 
 

@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
+from headswap import pipeline, settings, storage
 from headswap import run as runs
-from headswap import settings, storage
 from headswap.errors import DataError, Interrupted, UsageError
 from headswap.experiment import bases, cluster, explain, findings, speed, splits, verdict
 from headswap.experiment.cluster import Cluster
@@ -119,6 +119,9 @@ def _on_cluster(shop: Workshop, report: Reporter) -> None:
 def make_plan(design: Design, rows: splits.Rows, checked: Table, report: Reporter) -> Plan:
     """What will be run, after a second of measuring what this machine can do."""
     found, known = bases.find(design, [row.text for row in rows["train"]], report)
+    labels = splits.labels_of(rows)
+    for base in known.values():  # before any of them is pretrained
+        pipeline.check_plan(bases.classifier(design, base, labels))
     arms = bases.arms_of(design, found, known)
     chosen, heaviest = bases.classifier(design, known[found[0].name]), bases.heaviest(design, known)
     if design.on == "ray":
@@ -133,7 +136,7 @@ def make_plan(design: Design, rows: splits.Rows, checked: Table, report: Reporte
     if design.reach and not reach:
         more = f"--reach adds nothing to {sizes[-1]:,} labels: give smaller --labels"
     wanted = Plan(
-        labels=splits.labels_of(rows),
+        labels=labels,
         bases=found,
         arms=arms,
         sizes=sizes,

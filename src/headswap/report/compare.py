@@ -96,16 +96,22 @@ def _check_comparable(runs: Sequence[Scored], split: Split, why: str | None) -> 
                 f"{first.run} and {run.run} were scored on different {split} data",
                 fix=f"train both with the same --{split}",
             )
-        if LINEAR in (first.settings["objective"], run.settings["objective"]):
-            continue  # a linear model has no training budget, and one rule of selection
-        for key, what in SAME.items():
-            section, name = key.split(".")
-            one, two = (r.settings[section].get(name) for r in (first, run))
-            if one != two and why is None:
-                raise UsageError(
-                    f"{first.run} and {run.run} differ in {what} ({key}: {one} and {two})",
-                    fix='if the comparison is fair all the same, say why: --why "…"',
-                )
+        check_fair((first.run, first.settings), (run.run, run.settings), why)
+
+
+def check_fair(first: tuple[Path, Table], second: tuple[Path, Table], why: str | None) -> None:
+    """Refuse two runs, each with its settings, that differ in budget or selection rule."""
+    (path, settings), (other, others) = first, second
+    if why is not None or LINEAR in (settings["objective"], others["objective"]):
+        return  # a linear model has no training budget, and one rule of selection
+    for key, what in SAME.items():
+        section, name = key.split(".")
+        one, two = (table[section].get(name) for table in (settings, others))
+        if one != two:
+            raise UsageError(
+                f"{path} and {other} differ in {what} ({key}: {one} and {two})",
+                fix='if the comparison is fair all the same, say why: --why "…"',
+            )
 
 
 def _arms(runs: Sequence[Scored]) -> Iterator[Arm]:

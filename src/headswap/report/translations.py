@@ -8,6 +8,7 @@ from pathlib import Path
 
 from headswap.errors import DataError, StorageError, UsageError
 from headswap.report import bleu
+from headswap.report.compare import check_fair
 from headswap.run import PREDICTIONS, Run
 from headswap.types import Table
 from headswap.wording import counted
@@ -21,8 +22,9 @@ def are_translators(paths: Sequence[Path]) -> bool:
     return kinds == {"translate"}
 
 
-def compare(paths: Sequence[Path], split: str) -> Table:
-    """Every run's scores, and each later run against the first, sentence by sentence."""
+def compare(paths: Sequence[Path], split: str, why: str | None = None) -> Table:
+    """Every run's scores, and each later run against the first, sentence by sentence. Runs that
+    differ in budget or selection rule are refused, unless ``why`` says why they may."""
     if len(paths) < 2:
         raise UsageError("one run cannot be compared", fix="name two or more")
     read = [texts(path, split) for path in paths]
@@ -33,8 +35,11 @@ def compare(paths: Sequence[Path], split: str) -> Table:
                 f"{paths[0]} and {path} translated different {split} sentences",
                 fix=f"train both with the same --{split}",
             )
+        ours, its = (Run.open(some).settings() for some in (paths[0], path))
+        check_fair((paths[0], ours), (path, its), why)
     return {
         "split": split,
+        "why": why,
         "sentences": len(right),
         "runs": [
             {"name": path.name, **bleu.scores(said, right, language(path))}

@@ -14,10 +14,12 @@ import numpy as np
 from headswap.errors import DataError, UsageError
 from headswap.report import bleu, charts, stats, translations
 from headswap.report import page as pages
+from headswap.report.compare import check_fair
 from headswap.run import METRICS, SCORES, Run
 from headswap.types import Table
 from headswap.wording import counted
 
+SHAPE = ("width", "layers", "decoder_layers", "heads", "feedforward")
 SCRATCH = "scratch"
 EXAMPLES = 3
 
@@ -37,14 +39,17 @@ class _Trained:
     history: list[tuple[int, float]]
     training: Table
     path: Path
+    settings: Table
 
 
 Cells = dict[tuple[str, int], list[_Trained]]
 """The runs that count, by arm and number of pairs."""
 
 
-def compare(paths: Sequence[Path], split: str = "test") -> Table:
-    """Every arm at every number of pairs, at the rate that validation prefers."""
+def compare(paths: Sequence[Path], split: str = "test", why: str | None = None) -> Table:
+    """Every arm at every number of pairs, at the rate that validation prefers. Runs with as many
+    pairs that differ in shape, budget or selection rule are refused, unless ``why`` says why they
+    may."""
     runs = _told_apart([_read(path, split) for path in paths])
     right = runs[0].right
     if strange := next((run for run in runs if run.right != right), None):
@@ -56,6 +61,8 @@ def compare(paths: Sequence[Path], split: str = "test") -> Table:
             fix="name both kinds",
         )
     sizes = sorted({run.pairs for run in runs})
+    for size in sizes:
+        _check_fair([run for run in runs if run.pairs == size], why)
     cells: Cells = {
         (arm, size): some
         for arm in names
@@ -83,6 +90,20 @@ def compare(paths: Sequence[Path], split: str = "test") -> Table:
     return found | {"verdict": verdict(found)}
 
 
+def _check_fair(runs: Sequence[_Trained], why: str | None) -> None:
+    first, *others = runs
+    for run in others:
+        check_fair((first.path, first.settings), (run.path, run.settings), why)
+        ours, its = first.settings["model"], run.settings["model"]
+        other = next((key for key in SHAPE if ours[key] != its[key]), None)
+        if why is None and other:
+            raise UsageError(
+                f"{first.path} and {run.path} differ in shape (model.{other}: {ours[other]} and "
+                f"{its[other]})",
+                fix='if the comparison is fair all the same, say why: --why "…"',
+            )
+
+
 def _read(path: Path, split: str) -> _Trained:
     said, right = translations.texts(path, split)
     run = Run.open(path)
@@ -100,7 +121,7 @@ def _read(path: Path, split: str) -> _Trained:
         raise DataError(f"no {error} in it", where=path / SCORES, fix="train it again") from error
     plan = settings["train"]
     facts = (pairs, plan["lr"], plan["seed"], valid, said, right, history, training, path)
-    return _Trained(SCRATCH, base, *facts)
+    return _Trained(SCRATCH, base, *facts, settings)
 
 
 def _told_apart(runs: list[_Trained]) -> list[_Trained]:

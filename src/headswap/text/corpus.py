@@ -178,17 +178,23 @@ def _documents_of(path: Path, reading: Reading) -> Iterator[str]:
         return
     files.check_text(path)
     blank = by_blank_lines(path, reading)
+    cleaned = (reading.cleaned(text) for text in _pieces(path, blank))
+    yield from (text for text in cleaned if text.strip())
+
+
+def _pieces(path: Path, blank: bool) -> Iterator[str]:
+    """The lines of a file, or what stands between its blank lines."""
     document: list[str] = []
     for _, line in files.lines(path):
         if line.strip() and blank:
             document.append(line)
         elif line.strip():
-            yield reading.cleaned(line)
+            yield line
         elif document:
-            yield reading.cleaned("\n".join(document))
+            yield "\n".join(document)
             document = []
     if document:
-        yield reading.cleaned("\n".join(document))
+        yield "\n".join(document)
 
 
 def _columns(row: Mapping[str, Any], reading: Reading, path: Path) -> tuple[str, str]:

@@ -28,6 +28,7 @@ from headswap.text.tokenizer import Tokenizer
 from headswap.types import Table
 
 FORMAT = 1
+SAMPLES, SAMPLE_BYTES = 16, 2**16
 MEGABYTES = 32
 PARTS, PLAN = "parts", "plan.json"
 NAMED_AT_MOST = 8
@@ -146,7 +147,8 @@ def _asked(
     reading: Reading,
     megabytes: int,
 ) -> Table:
-    """What decides every byte of the result, apart from the files' content."""
+    """What decides every byte of the result. Of the files' content, samples: enough to tell
+    another text, and little to read however large they are."""
     sizes = {stretch.path: stretch.path.stat().st_size for stretch in found}
     return {
         "format": FORMAT,
@@ -155,9 +157,20 @@ def _asked(
         "dtype": stored_as(tokenizer).str,
         "reading": {**asdict(reading), "clean": list(reading.clean)},
         "megabytes": megabytes,
-        "files": [[path.name, size] for path, size in sizes.items()],
+        "files": [[path.name, size, _sampled(path, size)] for path, size in sizes.items()],
         "count": len(found),
     }
+
+
+def _sampled(path: Path, size: int) -> str:
+    """A hash of pieces of a file, spread over the whole of it."""
+    digest = hashlib.sha256()
+    last = max(0, size - SAMPLE_BYTES)
+    with storage.explained(path), path.open("rb") as stream:
+        for place in range(SAMPLES):
+            stream.seek(last * place // (SAMPLES - 1))
+            digest.update(stream.read(SAMPLE_BYTES))
+    return digest.hexdigest()[:16]
 
 
 def _settings(manifest: Table) -> Table:

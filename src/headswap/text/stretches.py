@@ -41,6 +41,8 @@ def cut(paths: Sequence[Path], size: int) -> list[Stretch]:
             raise StorageError(f"cannot read it ({error.strerror})", where=path) from error
         if not total:
             raise DataError("no text in it", where=path, fix="give a file that holds text")
+        if files.kind(path) not in tables.TABLES:
+            files.check_text(path)
         if path.suffix in files.COMPRESSED or files.kind(path) in WHOLE:
             found.append(Stretch(path, 0, total, whole=True))
             continue
@@ -53,38 +55,43 @@ def documents_between(path: Path, reading: Reading, start: int, stop: int) -> It
     """The texts of a stretch of a file, from byte to byte. A line belongs where it begins, a
     document between blank lines where the blank line before it begins: stretches that follow
     each other give every document of the file once, and in order."""
-    lines = files.lines_from(path, start)
     if files.kind(path) == ".jsonl":
-        column = corpus.text_column(path, reading)
-        for place, line in lines:
-            if place >= stop:
-                return
-            if found := tables.json_row(line, f"{path}, the line at byte {place:,}"):
-                where, row = found
-                text = reading.cleaned(tables.as_text(row.get(column), where))
-                if text.strip():
-                    yield text
-        return
-    if not corpus.by_blank_lines(path, reading):
-        for place, line in lines:
-            if place >= stop:
-                return
-            if line.strip():
-                yield reading.cleaned(line)
-        return
+        pieces = _rows_between(path, reading, start, stop)
+    else:
+        pieces = _pieces_between(path, corpus.by_blank_lines(path, reading), start, stop)
+    cleaned = map(reading.cleaned, pieces)
+    yield from (text for text in cleaned if text.strip())
+
+
+def _rows_between(path: Path, reading: Reading, start: int, stop: int) -> Iterator[str]:
+    column = corpus.text_column(path, reading)
+    for place, line in files.lines_from(path, start):
+        if place >= stop:
+            return
+        if found := tables.json_row(line, f"{path}, the line at byte {place:,}"):
+            where, row = found
+            yield tables.as_text(row.get(column), where)
+
+
+def _pieces_between(path: Path, blank: bool, start: int, stop: int) -> Iterator[str]:
     document: list[str] = []
     begun = start == 0
-    for place, line in lines:
+    for place, line in files.lines_from(path, start):
+        if not blank:
+            if place >= stop:
+                return
+            yield line
+            continue
         if line.strip():
             if not begun and place >= stop:
                 return
             document += [line] if begun else []
             continue
         if document:
-            yield reading.cleaned("\n".join(document))
+            yield "\n".join(document)
             document = []
         if place >= stop:
             return
         begun = True
     if document:
-        yield reading.cleaned("\n".join(document))
+        yield "\n".join(document)

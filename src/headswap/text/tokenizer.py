@@ -269,10 +269,15 @@ def _sentences(documents: Iterable[str]) -> Iterator[str]:
     """Lines of the documents; a long one is split at spaces rather than dropped."""
     for document in documents:
         for line in document.split("\n"):
-            while len(line) > LONGEST_SENTENCE:
-                cut = line.rfind(" ", LONGEST_SENTENCE // 2, LONGEST_SENTENCE)
-                cut = cut if cut > 0 else LONGEST_SENTENCE
-                yield line[:cut]
-                line = line[cut:].lstrip()
-            if line.strip():
-                yield line
+            at = 0
+            while len(line) - at > LONGEST_SENTENCE:
+                end = at + LONGEST_SENTENCE
+                cut = line.rfind(" ", at + LONGEST_SENTENCE // 2, end)
+                cut = cut if cut > 0 else end
+                yield line[at:cut]
+                at = cut
+                while at < len(line) and line[at].isspace():
+                    at += 1
+            rest = line[at:]
+            if rest.strip():
+                yield rest

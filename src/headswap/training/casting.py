@@ -49,14 +49,16 @@ def forward_cast(
 class _Cast(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, precision: torch.dtype, *tensors: Tensor) -> tuple[Tensor, ...]:
-        return tuple(_copied(tensors, precision))
+        ctx.set_materialize_grads(False)  # a head that was not asked learns nothing
+        return tuple(_copied([*tensors], precision))
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        return (None, *_copied(gradients, torch.float32))
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        made = iter(_copied([some for some in gradients if some is not None], torch.float32))
+        return (None, *(None if some is None else next(made) for some in gradients))
 
 
-def _copied(tensors: tuple[Tensor, ...], precision: torch.dtype) -> list[Tensor]:
+def _copied(tensors: list[Tensor], precision: torch.dtype) -> list[Tensor]:
     made = [torch.empty_like(tensor, dtype=precision) for tensor in tensors]
     torch._foreach_copy_(made, tensors)
     return made

@@ -290,7 +290,7 @@ class _Training:
         line: dict[str, Any] = {"split": "train", **self._where()}
         losses = {name: sums[f"{name}/total"] / count for name, count in counts.items()}
         line["loss"] = sum(losses.values())
-        if len(losses) > 1:
+        if len(losses) > 1 or len(self.objective.views()) > 1:
             line |= {f"loss_{name}": value for name, value in losses.items()}
         for name, count in counts.items():
             if f"{name}/correct" in sums:
