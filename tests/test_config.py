@@ -35,12 +35,12 @@ def test_round_trip_through_toml():
     [
         ({"sise": 3}, "unknown setting 'sise'; did you mean 'size'"),
         ({"inner": {"rat": 1}}, "unknown setting 'inner.rat'; did you mean 'rate'"),
-        ({"size": "3"}, "size must be int"),
-        ({"size": True}, "size must be int"),
+        ({"size": "3"}, "size must be a whole number"),
+        ({"size": True}, "size must be a whole number"),
         ({"kind": "c"}, "kind cannot be 'c'"),
         ({"inner": 3}, "inner must be a table"),
         ({"inner": {"rate": float("nan")}}, "inner.rate must be a number, not nan"),
-        ({"inner": {"names": "x"}}, "inner.names must be a list"),
+        ({"inner": {"names": "x"}}, "inner.names must be a list, not 'x'; write inner.names="),
     ],
 )
 def test_what_does_not_fit_is_refused(table, message):

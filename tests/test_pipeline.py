@@ -10,7 +10,7 @@ import pytest
 
 from conftest import corpus_text
 from headswap import api, cli, pipeline, settings, storage
-from headswap.errors import StorageError, UsageError
+from headswap.errors import DataError, StorageError, UsageError
 from headswap.planning import advice
 from headswap.text import remote, sharding, stretches
 from headswap.text.tokenizer import SentencePieceTokenizer
@@ -173,3 +173,42 @@ def test_every_session_of_a_run_counts_in_its_time(corpus_file, tmp_path):
     again = type(run)(run.path)
     again.note_time("looked at")  # whose clock was not started
     assert again.seconds() == pytest.approx(sum(line["seconds"] for line in lines))
+
+
+def test_a_dry_run_finds_what_the_run_would(corpus_file, tmp_path):
+    def refused(*words):
+        with pytest.raises(SystemExit) as stop:
+            cli.main([*map(str, words), "--dry-run"])
+        return stop.value.code
+
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "mine.txt").write_text("x")
+    usual = ("--recipe", "tiny", "--steps", 1, "--device", "cpu", "--out")
+    assert refused("train", "causal", corpus_file, *usual, tmp_path / "taken") == 2
+    one, two = tmp_path / "a.en", tmp_path / "a.de"
+    one.write_text("a\n" * 30)
+    two.write_text("x\n" * 29)
+    usual = ("--recipe", "tiny-translate", "--device", "cpu", "--out", tmp_path / "run")
+    assert refused("train", "translate", one, two, *usual) == 65
+
+
+def test_validation_from_a_url(corpus_file, tokens, tmp_path, capsys):
+    for name in ("train", "valid"):
+        sharding.make([corpus_file], tokens, tmp_path / name)
+    urls = [f"file://{tmp_path / name}" for name in ("train", "valid")]
+    words = ["train", "causal", urls[0], "--valid", urls[1], "--recipe", "tiny", "--steps", "1"]
+    words += ["--set", "model.length=16", "--device", "cpu", "--out", str(tmp_path / "run")]
+    with pytest.raises(SystemExit) as stop:
+        cli.main([*words, "--dry-run"])
+    assert not stop.value.code and f"valid: {urls[1]}" in capsys.readouterr().out
+
+
+def test_a_lost_tokenizer_is_to_be_copied(corpus_file, tmp_path):
+    """Resuming makes weights again, and no tokenizer."""
+    run = api.train(
+        "causal", corpus_file, out=tmp_path / "run", device="cpu",
+        changes=["train.steps=1", "model.width=16", "tokenizer.vocabulary=330"],
+    ).run  # fmt: skip
+    next((run.path / "tokenizer").glob("*.model")).unlink()
+    with pytest.raises(DataError, match="model is missing; copy it from where it is whole"):
+        run.check_finished()

@@ -7,6 +7,7 @@ tuples of those, or None (left out of the file, since TOML has no null).
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import tomllib
 import types
@@ -19,6 +20,8 @@ import tomli_w
 
 from headswap.errors import StorageError, UsageError, did_you_mean
 from headswap.types import Table
+
+KINDS = {float: "a number", int: "a whole number", bool: "true or false", str: "a text"}
 
 C = TypeVar("C")
 
@@ -110,7 +113,9 @@ def _convert(hint: Any, value: Any, path: str) -> Any:
         return value
     if origin is tuple:
         if not isinstance(value, list | tuple):
-            raise UsageError(f"{path} must be a list, not {value!r}")
+            raise UsageError(
+                f"{path} must be a list, not {value!r}", fix=f"write {path}={json.dumps([value])}"
+            )
         return tuple(_convert(arguments[0], item, path) for item in value)
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
@@ -119,5 +124,5 @@ def _convert(hint: Any, value: Any, path: str) -> Any:
     if hint is str and isinstance(value, int | float) and not isinstance(value, bool):
         return str(value)
     if type(value) is not hint:
-        raise UsageError(f"{path} must be {hint.__name__}, not {value!r}")
+        raise UsageError(f"{path} must be {KINDS.get(hint, hint.__name__)}, not {value!r}")
     return value

@@ -145,7 +145,8 @@ def checked(settings: Settings) -> tuple[Settings, Table]:
     elif isinstance(objective, Translate):
         for role in ROLES:
             if paths := [Path(path) for path in getattr(data, role)]:
-                next(iter(read_pairs(paths, data.reading)))
+                for _ in read_pairs(paths, data.reading):
+                    pass  # sides of different lengths are found at the end
     else:
         for path in located["train"]:
             if not files.is_sharded(path):

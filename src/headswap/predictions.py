@@ -27,6 +27,8 @@ class Prediction:
 
 def several(texts: str | Iterable[str]) -> Iterator[str]:
     """One text or several, as several: a string is never read letter by letter."""
+    if not isinstance(texts, Iterable):
+        raise UsageError(f"texts are wanted, not {texts!r}", fix="give a string or several")
     for text in [texts] if isinstance(texts, str) else texts:
         if not isinstance(text, str):
             raise UsageError(f"a text is wanted, not {text!r}", fix="give strings")

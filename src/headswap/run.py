@@ -72,7 +72,11 @@ class Run:
             if not path.exists():
                 known = f"check the path, or name one of {', '.join(shipped())}"
                 raise StorageError("no such run", where=path, fix=known)
-            raise UsageError("not a run folder (no config.toml)", where=path)
+            raise UsageError(
+                "not a run folder (no config.toml)",
+                where=path,
+                fix="name a folder that headswap train made",
+            )
         return run
 
     def exists(self) -> bool:

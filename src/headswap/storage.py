@@ -154,7 +154,7 @@ def problem(folder: Path, only: tuple[str, ...] = ()) -> str | None:
             if _entry(folder / name) != entry:
                 return f"{name} does not match its SHA-256 sum"
     except FileNotFoundError as error:
-        return f"{Path(error.filename).name} is missing"
+        return f"{os.path.relpath(error.filename, folder)} is missing"
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         return f"{MANIFEST} cannot be read ({error})"
     return None

@@ -306,6 +306,7 @@ def test_refusals_leave_nothing_behind(tmp_path):
     refused(UsageError, "unknown objective", objectives=("casual",))
     refused(UsageError, "unknown setting", changes=("train.rate=1",))
     refused(UsageError, "no bleu to select by", changes=("train.select=bleu",))
+    refused(UsageError, "labels are whole numbers", labels=("40", "100"))
     refused(UsageError, "class weights", changes=("classify.class_weights=[1,2,3,4,5]",))
     same = {"table": (str(paths["table"]),), "test": (str(paths["table"]),)}
     refused(DataError, "meaningless", **same)

@@ -179,3 +179,9 @@ def test_related_labels_that_are_mostly_test_texts_are_fatal(tmp_path):
     test = rows(30, 2)
     _, result = found(tmp_path, train=rows(60, 1), via=test[:20] + rows(40, 3), test=test)
     assert result["fatal"]
+
+
+def test_labels_that_mean_none_are_looked_at():
+    rows = [(f"text number {i} of many", ("nan", "pos")[i % 2]) for i in range(20)]
+    told = "\n".join(check.lines(check.examine({"train": rows})))
+    assert "rows labelled 'nan'" in told and "nothing suspicious" not in told

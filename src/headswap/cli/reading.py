@@ -15,7 +15,21 @@ T = TypeVar("T")
 
 
 def texts(text: list[str], source: Path | None, column: str | None = None) -> Iterator[str]:
-    """What a command reads: --text, a file, or standard input."""
+    """What a command reads: --text, a file, or standard input. That there is none is told."""
+    return _some(_texts(text, source, column), source)
+
+
+def _some(found: Iterator[str], source: Path | None) -> Iterator[str]:
+    none = True
+    for text in found:
+        none = False
+        yield text
+    if none:
+        standard = source is None or str(source) == STANDARD_INPUT
+        reporter().warn(f"no texts in {'standard input' if standard else source}")
+
+
+def _texts(text: list[str], source: Path | None, column: str | None) -> Iterator[str]:
     from headswap.text import corpus, files, tables
 
     if text and source is not None:
@@ -52,7 +66,7 @@ def number_of(text: list[str], source: Path | None, column: str | None = None) -
         return len(text)
     if source is None or str(source) == STANDARD_INPUT or not source.is_file():
         return None
-    return sum(1 for _ in texts([], source, column))
+    return sum(1 for _ in _texts([], source, column))
 
 
 def shown(found: Iterable[T], doing: str, number: int | None) -> Iterator[T]:

@@ -59,8 +59,12 @@ def serve(
     if not 0 <= port < 2**16:
         raise UsageError(f"there is no port {port}", fix="give one from 0 to 65535")
     names = [path.resolve().name for path in runs]
-    if len(set(names)) < len(names):
-        raise UsageError("two runs have the same name", fix="rename one of the folders")
+    names = [
+        f"{path.resolve().parent.name}-{name}" if names.count(name) > 1 else name
+        for name, path in zip(names, runs, strict=True)
+    ]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise UsageError(f"two runs are named {twice}", fix="rename one of the folders")
     try:
         from headswap.serve import app, server
     except ImportError as error:

@@ -126,6 +126,7 @@ def train(
         Check the settings and the data, say what would be trained, and stop.
     """
     from headswap import api, config, inspection, pipeline
+    from headswap.run import Run, check_free
     from headswap.training import ranks, several
 
     flags = _given(
@@ -149,6 +150,8 @@ def train(
             if base is not None and tokenizer is not None:
                 base = _with_tokenizer(base, tokenizer, pieces, report)
             settings = api.plan(objective, data, recipe, base, valid, test, [flags, *set_], report)
+        if dry_run:
+            check_free(out, "a run" if Run(out).exists() else None)
         if print_config or dry_run:
             if group.leads and print_config:
                 print(config.dumps(settings.to_table()), end="")

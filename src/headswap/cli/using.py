@@ -226,7 +226,9 @@ def translate(
     from headswap.text import files, output
 
     if best < 1 or best > beam:
-        raise UsageError(f"cannot give the best {best} of {beam}", fix="use a wider --beam")
+        raise UsageError(
+            f"cannot give the best {best} of {beam}", fix=f"give --beam {max(best, 1)} or more"
+        )
     if out is not None and files.kind(out) not in (".txt", ".jsonl"):
         raise UsageError("translations are written as .txt or .jsonl", where=out)
     if out is not None and files.kind(out) == ".txt" and (best > 1 or scores or align or as_json):

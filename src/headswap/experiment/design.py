@@ -102,6 +102,12 @@ class Design:
                 "a cluster shows a run no more GPUs than it asks for",
                 fix="give --gpus 1, or --gpus 0.25 for four runs a GPU",
             )
+        for name in ("labels", "reach"):
+            for value in getattr(self, name):
+                if not isinstance(value, int):
+                    raise UsageError(
+                        f"{name} are whole numbers, not {value!r}", fix=f"give {name}=[40, 100]"
+                    )
         for name in ("minutes", "pretraining_minutes"):
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
@@ -163,7 +169,13 @@ class Folder:
     def open(path: Path) -> Folder:
         folder = Folder(path)
         if not folder.exists():
-            raise StorageError(f"not an experiment (no {DESIGN})", where=path)
+            if not path.exists():
+                raise StorageError("no such experiment", where=path, fix="check the path")
+            raise UsageError(
+                f"not an experiment (no {DESIGN})",
+                where=path,
+                fix="name a folder that headswap transfer made",
+            )
         return folder
 
     def exists(self) -> bool:

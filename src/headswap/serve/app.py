@@ -83,7 +83,7 @@ class Server:
         name, model = self.model(request)
         if "classify" not in abilities(model):
             raise _unable(name, model)
-        body = await read_json(request)
+        body = await read_json(request, "classify")
         texts = self._texts(body)
 
         def work(items: Sequence[str]) -> list[Table]:
@@ -102,7 +102,7 @@ class Server:
         if "attention" not in abilities(model):
             raise _unable(name, model)
         assert isinstance(model, Trained)
-        body = await read_json(request)
+        body = await read_json(request, "attention")
         text = self._text(body, "text")
         target = body.get("target")
         if target is not None:
@@ -132,7 +132,7 @@ class Server:
         name, model = self.model(request)
         if not isinstance(model, Trained):
             raise _unable(name, model)
-        texts = self._texts(await read_json(request))
+        texts = self._texts(await read_json(request, "embed"))
 
         def work(items: Sequence[str]) -> list[list[float]]:
             return [row.tolist() for row in model.embed(list(items))]
@@ -144,7 +144,7 @@ class Server:
         if "translate" not in abilities(model):
             raise _unable(name, model)
         assert isinstance(model, Trained)
-        body = await read_json(request)
+        body = await read_json(request, "translate")
         texts = self._texts(body)
         beam = whole(body, "beam", 4, 1, 16)
         aligned = flag(body, "align")
@@ -162,7 +162,7 @@ class Server:
         if "fill" not in abilities(model):
             raise _unable(name, model)
         assert isinstance(model, Trained)
-        body = await read_json(request)
+        body = await read_json(request, "fill")
         text = self._text(body, "text")
         most = whole(body, "most", 5, 1, 50)
 
@@ -179,7 +179,7 @@ class Server:
         if "generate" not in abilities(model):
             raise _unable(name, model)
         assert isinstance(model, Trained)
-        body = await read_json(request)
+        body = await read_json(request, "generate")
         prompt = self._text(body, "prompt", empty=True)
         length = whole(body, "length", 50, 1, self.limits.tokens)
         sampling = Sampling(

@@ -14,8 +14,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from headswap.errors import HeadswapError
+from headswap.errors import HeadswapError, did_you_mean
 from headswap.serve.batching import QueueFull
+from headswap.serve.description import BODIES
 from headswap.types import Table
 
 OPEN = ("/healthz", "/")
@@ -115,7 +116,8 @@ class Guard:
         await answer(scope, receive, send)
 
 
-async def read_json(request: Request) -> Table:
+async def read_json(request: Request, what: str) -> Table:
+    """The object that was sent, with no fields but those of what is asked for."""
     try:
         body = json.loads((await request.body()).decode("utf-8"))
     except UnicodeDecodeError as error:
@@ -124,6 +126,8 @@ async def read_json(request: Request) -> Table:
         raise Refused(400, f"the body is not JSON ({error})", "send a JSON object") from error
     if not isinstance(body, dict):
         raise Refused(422, "the body is not an object", 'send {"texts": ["…"]}')
+    if strange := next((name for name in body if name not in BODIES[what]), None):
+        raise Refused(422, f"unknown field {strange!r}", did_you_mean(strange, BODIES[what]))
     return body
 
 

@@ -23,6 +23,7 @@ from headswap.types import Table
 from headswap.wording import counted
 
 SHOWN_ROWS, SHOWN_LABELS = 5, 10
+NO_LABELS = frozenset({"nan", "na", "n/a", "null", "none", "?", "-"})
 LONG_WORD = 12  # characters, spaces counted, that words have on average in no language with spaces
 UNSPACED = re.compile(
     "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]"
@@ -192,6 +193,9 @@ def _labels(splits: dict[str, Split]) -> Iterator[Finding]:
         counts = Counter(label for label in split.labels if label is not None)
         if missing := sum(label is None for label in split.labels):
             yield Finding(f"{role}: rows without a label", missing, fatal=True)
+        for name in (name for name in counts if name.strip().lower() in NO_LABELS):
+            told = "other programs write it where there is none"
+            yield Finding(f"{role}: rows labelled {name!r}", counts[name], told)
         alike: dict[str, list[str]] = defaultdict(list)
         for name in counts:
             alike[_plain(name)].append(name)

@@ -7,6 +7,7 @@ from, so it is reused exactly when nothing changed.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -124,7 +125,8 @@ def prepare(
                 raise StorageError(
                     f"cannot write the tokenised corpus ({error.strerror})",
                     where=staging.parent,
-                    fix="free some space, or point HEADSWAP_CACHE elsewhere",
+                    fix=("free some space, or " if error.errno == errno.ENOSPC else "")
+                    + "point HEADSWAP_CACHE elsewhere",
                 ) from error
         finally:
             shutil.rmtree(staging, ignore_errors=True)
