@@ -290,6 +290,16 @@ def test_a_base_with_another_tokenizer(headswap, base, reviews_file, corpus_file
     )
 
 
+def test_a_base_with_the_tokenizer_that_it_was_made_with(headswap, base, reviews_file, corpus_file):
+    """A masked base has added its own tokens to it."""
+    given = ("--tokenizer", f"{base}/tokenizer/sentencepiece.model")
+    assert not headswap("train", "masked", corpus_file, *given, "--out", "m", "--steps", 1, *SMALL)[
+        0
+    ]
+    words = ("train", "classify", reviews_file, "--from", "m", *given, "--out", "c", "--dry-run")
+    assert not headswap(*words)[0]
+
+
 def test_changing_the_model_of_a_base(headswap, base, reviews_file):
     refused(
         headswap(

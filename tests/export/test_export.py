@@ -199,6 +199,9 @@ def test_an_exported_classifier_is_used_as_a_run(runs, tmp_path, capsys):
             cli.main(["evaluate", str(path), str(data), "--json"])
         said[path] = json.loads(capsys.readouterr().out)
     assert said[run] == pytest.approx(said[tmp_path / "out"], abs=1e-5)
+    half = "an emoji that was cut: \ud83d"
+    (one,), (other,) = (list(api.load(path).predict(half)) for path in said)
+    assert one.label == other.label
     with pytest.raises(UsageError, match="no labels"):
         export(runs("masked", "masked"), "onnx", tmp_path / "base")
         api.load(tmp_path / "base")

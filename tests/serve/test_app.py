@@ -12,6 +12,8 @@ import pytest
 import headswap as api
 from conftest import review_rows, write_jsonl
 from headswap.cli import main
+from headswap.cli.serving import named
+from headswap.errors import UsageError
 from headswap.serve.batching import Batcher, QueueFull
 
 httpx = pytest.importorskip("httpx")
@@ -305,3 +307,10 @@ def test_who_is_cut_off_by_a_stop_is_told_so(models):
 
     answer = asyncio.run(cut())
     assert answer.status_code == 503 and "stopping" in answer.json()["error"]["what"]
+
+
+def test_runs_of_one_name_are_told_apart_by_their_parents(tmp_path):
+    runs = [tmp_path / "a" / "best", tmp_path / "b" / "best", tmp_path / "other"]
+    assert named(runs) == ["a-best", "b-best", "other"]
+    with pytest.raises(UsageError, match="two runs are named a-best"):
+        named([runs[0], tmp_path / "x" / "a" / "best"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from headswap.cli.options import Device
@@ -58,13 +59,7 @@ def serve(
             raise UsageError(f"--{name} {value}", fix="give 1 or more")
     if not 0 <= port < 2**16:
         raise UsageError(f"there is no port {port}", fix="give one from 0 to 65535")
-    names = [path.resolve().name for path in runs]
-    names = [
-        f"{path.resolve().parent.name}-{name}" if names.count(name) > 1 else name
-        for name, path in zip(names, runs, strict=True)
-    ]
-    if twice := next((name for name in names if names.count(name) > 1), None):
-        raise UsageError(f"two runs are named {twice}", fix="rename one of the folders")
+    names = named(runs)
     try:
         from headswap.serve import app, server
     except ImportError as error:
@@ -84,3 +79,15 @@ def serve(
                 f"cannot listen on {host}:{port}",
                 fix="is the port in use, or --host not this machine's?",
             ) from error
+
+
+def named(runs: Sequence[Path]) -> list[str]:
+    """What clients call each run: its folder's name, with its parent's where two are alike."""
+    last = [path.resolve().name for path in runs]
+    names = [
+        f"{path.resolve().parent.name}-{name}" if last.count(name) > 1 else name
+        for name, path in zip(last, runs, strict=True)
+    ]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise UsageError(f"two runs are named {twice}", fix="rename one of the folders")
+    return names
