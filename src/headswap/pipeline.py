@@ -12,20 +12,19 @@ from typing import Any
 
 import torch
 
-from headswap import beginning, ledger, locating, predictions, storage, translating
+from headswap import beginning, ledger, locating, predictions, refusals, storage, translating
 from headswap import run as runs
 from headswap import settings as settings_module
 from headswap.errors import HeadswapError, Interrupted, StorageError, UsageError
 from headswap.nn.model import Model
 from headswap.objectives import Classify, Translate
-from headswap.objectives.masked import pairs_sentences
 from headswap.planning import advice
 from headswap.prepare import ROLES, Prepared, split_rows, with_labels
 from headswap.progress import Reporter
 from headswap.run import Run
 from headswap.settings import Settings
 from headswap.text import corpus, files
-from headswap.text.loader import Labelled, Pair, Window
+from headswap.text.loader import Window
 from headswap.text.pairs import read_pairs
 from headswap.text.sharded import Sharded
 from headswap.text.tokenizer import Tokenizer
@@ -119,7 +118,7 @@ def checked(settings: Settings) -> tuple[Settings, Table]:
             f"the recipe {settings.recipe} makes translators, not a {settings.objective.name} run",
             fix="take another recipe",
         )
-    check_plan(settings)
+    refusals.check(settings)
     if data.test and not isinstance(settings.objective, Classify | Translate):
         raise UsageError(
             f"a {settings.objective.name} run is not scored on --test",
@@ -295,47 +294,6 @@ def _finish(
         staged_weights.replace(run.path / runs.WEIGHTS)
     storage.write(run.path / runs.SCORES, json.dumps(results, indent=1) + "\n")
     run.finish()
-
-
-def check_plan(settings: Settings) -> None:
-    """What the settings ask for and the objective cannot give, or nobody would look at."""
-    plan, objective, data = settings.train, settings.objective, settings.data
-    if data.weights and objective.reads is not Window:
-        raise UsageError(
-            f"data.weights mixes texts to pretrain on, and a {objective.name} run reads all its "
-            "files alike",
-            fix="leave it out",
-        )
-    if isinstance(objective, Translate) and (data.text_column or data.label_column):
-        raise UsageError(
-            "a translator's columns are named source and target: --text-column and "
-            "--label-column are not looked at",
-            fix="rename the columns and leave them out",
-        )
-    if settings.tokenizer.pieces is not None and not settings.tokenizer.model:
-        raise UsageError(
-            "tokenizer.pieces numbers the pieces of a model, and there is none",
-            fix="give its file with --tokenizer",
-        )
-    gives = {Labelled: ("loss", "accuracy", "macro_f1"), Pair: ("loss", "bleu")}
-    known = gives.get(objective.reads, ("loss",))
-    if plan.select not in ("auto", *known):
-        raise UsageError(
-            f"a {objective.name} run has no {plan.select} to select by",
-            fix=f"set train.select to one of: {', '.join(known)}",
-        )
-    if plan.batch_tokens is not None and not isinstance(objective, Translate):
-        raise UsageError("train.batch_tokens is a translator's", fix="set train.batch")
-    if plan.freeze_layers > settings.model.layers:
-        raise UsageError(
-            f"train.freeze_layers is {plan.freeze_layers} and there are {settings.model.layers}"
-        )
-    if pairs_sentences(objective) and plan.batch // plan.accumulate < 2:
-        raise UsageError(
-            "next_sentence takes wrong sentences from the same part of a batch, and one of "
-            f"{plan.batch} in {plan.accumulate} has none",
-            fix="raise train.batch or lower train.accumulate",
-        )
 
 
 def _flops(settings: Settings, vocabulary: int, tokens: int, length: float) -> float:

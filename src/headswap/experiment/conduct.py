@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
-from headswap import pipeline, settings, storage
+from headswap import refusals, settings, storage
 from headswap import run as runs
 from headswap.errors import DataError, Interrupted, UsageError
 from headswap.experiment import bases, cluster, explain, findings, speed, splits, verdict
@@ -121,7 +121,7 @@ def make_plan(design: Design, rows: splits.Rows, checked: Table, report: Reporte
     found, known = bases.find(design, [row.text for row in rows["train"]], report)
     labels = splits.labels_of(rows)
     for base in known.values():  # before any of them is pretrained
-        pipeline.check_plan(bases.classifier(design, base, labels))
+        refusals.check(bases.classifier(design, base, labels))
     arms = bases.arms_of(design, found, known)
     chosen, heaviest = bases.classifier(design, known[found[0].name]), bases.heaviest(design, known)
     if design.on == "ray":

@@ -72,6 +72,7 @@ def compare(paths: Sequence[Path], split: str = "test", why: str | None = None) 
     drawn = {key: bleu.resampled([run.said for run in cell], right) for key, cell in cells.items()}
     found: Table = {
         "split": split,
+        "why": why,
         "sentences": len(right),
         "sizes": sizes,
         "main": sizes[-1],
